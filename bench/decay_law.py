@@ -46,7 +46,10 @@ from danalab.scaling.rate_search import next_exponent
 
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "bench" / "results" / "decay_law_cpu.jsonl"
-PAGES = [ROOT / name for name in ("docs/decay-law.md", "docs/findings.md", "notes/decay-law.md", "notes/findings.md")]
+PAGES = [
+    ROOT / name
+    for name in ("docs/decay-law.md", "docs/findings.md", "notes/decay-law.md", "notes/findings.md")
+]
 
 GRID = 2.0
 SEEDS = (0, 1, 2)
@@ -72,7 +75,9 @@ class Cell:
 def run(cell: Cell, lr: float, seed: int) -> float:
     """Held-out loss at the end; infinite where it is not finite."""
     work = task(cell.problem, cell.batch, seed)
-    settings: dict[str, Any] = {key: float(value) for key, value in [word.split("=") for word in cell.settings.split()]}
+    settings: dict[str, Any] = {
+        key: float(value) for key, value in [word.split("=") for word in cell.settings.split()]
+    }
     if cell.opt == "adamw":
         settings = {"betas": (0.9, settings.get("beta2", 0.95))}
     optimizer = build_optimizer(cell.opt, work.model, lr=lr, **settings)
@@ -202,7 +207,9 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(-1, (-1, 16)).transpose(1, 2) for part in self.qkv(self.norm1(x)).chunk(3, -1))
+        q, k, v = (
+            part.unflatten(-1, (-1, 16)).transpose(1, 2) for part in self.qkv(self.norm1(x)).chunk(3, -1)
+        )
         x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
@@ -236,7 +243,11 @@ class Recurrent(nn.Module):
 
 def _mlp() -> nn.Module:
     return nn.Sequential(
-        nn.Embedding(BYTES, 16), nn.Flatten(1), nn.Linear(128, 96), nn.Tanh(), nn.Linear(96, BYTES, bias=False)
+        nn.Embedding(BYTES, 16),
+        nn.Flatten(1),
+        nn.Linear(128, 96),
+        nn.Tanh(),
+        nn.Linear(96, BYTES, bias=False),
     )
 
 
@@ -336,7 +347,8 @@ def phases() -> dict[str, list[Cell]]:
         "family-long": cells(THREE, (3000,), FAMILY),
         "longest": cells(("teacher", "mlp"), (10_000,), FEWEST),
         "betas": [
-            replace(cell, settings="beta2=0.999") for cell in cells(THREE, (30, 60, 150, 600), {"adamw": ("none",)})
+            replace(cell, settings="beta2=0.999")
+            for cell in cells(THREE, (30, 60, 150, 600), {"adamw": ("none",)})
         ],
         "findings": [
             replace(cell, settings=settings)
@@ -365,7 +377,9 @@ def measure(names: Iterable[str], results: Results) -> None:
 # ---- tables ----
 
 
-def rows_of(results: Results, opt: str, default: bool = False) -> dict[tuple[str, int, int], dict[str, list[float]]]:
+def rows_of(
+    results: Results, opt: str, default: bool = False
+) -> dict[tuple[str, int, int], dict[str, list[float]]]:
     """(problem, steps, batch) -> law and settings -> losses by seed at the best rate, with the usual warm-up."""
     found: dict[tuple[str, int, int], dict[str, list[float]]] = {}
     for cell in results.losses:
@@ -399,7 +413,9 @@ def laws_table(results: Results, opt: str, laws: dict[str, str]) -> str:
 
 def bounds_table(results: Results, laws: dict[str, str]) -> str:
     """How much worse each law is than the best of the same problem and steps: the mean over problems, and the worst."""
-    lines = [["weight decay", *(f"{name}: {what}" for name in ("ADana", "AdamW") for what in ("mean", "worst"))]]
+    lines = [
+        ["weight decay", *(f"{name}: {what}" for name in ("ADana", "AdamW") for what in ("mean", "worst"))]
+    ]
     gaps = {opt: _gaps(results, opt, laws) for opt in ("adana", "adamw")}
     for law, name in laws.items():
         line = [name]
@@ -428,7 +444,9 @@ def changes_table(results: Results, names: Collection[str]) -> str:
     for name, *cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in lines):
         values = [float(cell.partition("±")[0]) for cell in cells]
         if name in names:
-            shown.append([name, *(f"{value:+.3f}" for value in (statistics.fmean(values), min(values), max(values)))])
+            shown.append(
+                [name, *(f"{value:+.3f}" for value in (statistics.fmean(values), min(values), max(values)))]
+            )
     return as_markdown(shown)
 
 
@@ -458,12 +476,19 @@ def findings_table(results: Results) -> str:
 
 def as_markdown(lines: list[list[str]]) -> str:
     """A table whose first line is its head."""
-    return "\n".join("| " + " | ".join(line) + " |" for line in [lines[0], ["---"] * len(lines[0]), *lines[1:]])
+    return "\n".join(
+        "| " + " | ".join(line) + " |" for line in [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    )
 
 
 def tables(results: Results) -> dict[str, str]:
     """The tables of the docs by the name of their marker."""
-    laws = {"none": "none", "0.5 lr, 4/t": "at most 0.5 lr", "1 lr, 4/t": "at most lr", "2 lr, 4/t": "at most 2 lr"}
+    laws = {
+        "none": "none",
+        "0.5 lr, 4/t": "at most 0.5 lr",
+        "1 lr, 4/t": "at most lr",
+        "2 lr, 4/t": "at most 2 lr",
+    }
     return {
         "laws of adana": laws_table(results, "adana", {**laws, "4/t": "unbounded"}),
         "laws of adamw": laws_table(results, "adamw", laws),
@@ -484,7 +509,9 @@ def fill(page: str) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("phases", nargs="*", metavar="PHASE", help=", ".join(phases()))
     parser.add_argument("--docs", action="store_true", help="write the tables into the pages of docs/")
     flags = parser.parse_args()

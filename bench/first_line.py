@@ -105,7 +105,13 @@ def shakespeare() -> tuple[Tensor, Tensor, int]:
 
 
 def next_token(
-    model: nn.Module, training: Tensor, held_out: Tensor, seed: int, batch: int, length: int, windows: int = 640
+    model: nn.Module,
+    training: Tensor,
+    held_out: Tensor,
+    seed: int,
+    batch: int,
+    length: int,
+    windows: int = 640,
 ) -> Objective:
     """Random windows of `training`; measured on the same random windows of `held_out` in every run."""
     draw, offsets = torch.Generator().manual_seed(seed), torch.arange(length + 1)
@@ -120,7 +126,9 @@ def next_token(
 
     return Objective(
         model,
-        lambda: cross_entropy(training[torch.randint(len(training) - length, (batch, 1), generator=draw) + offsets]),
+        lambda: cross_entropy(
+            training[torch.randint(len(training) - length, (batch, 1), generator=draw) + offsets]
+        ),
         measure,
     )
 
@@ -151,13 +159,17 @@ def library_tokens() -> tuple[Tensor, Tensor]:
     from danalab.data import open_data
 
     parts = (open_data("stdlib", "bpe-512", split) for split in ("train", "val"))
-    training, held_out = (torch.from_numpy(part.store.read(0, part.n_tokens).astype("int64")) for part in parts)
+    training, held_out = (
+        torch.from_numpy(part.store.read(0, part.n_tokens).astype("int64")) for part in parts
+    )
     return training, held_out
 
 
 def enoki(width: int, heads: int, seed: int) -> Objective:
     config = ModelConfig("enoki", width, 2, heads, width // heads, 4 * width, vocab_size=512, seq_len=128)
-    return next_token(build_model(config, seed=seed), *library_tokens(), seed, batch=8, length=128, windows=512)
+    return next_token(
+        build_model(config, seed=seed), *library_tokens(), seed, batch=8, length=128, windows=512
+    )
 
 
 class Residual(nn.Module):
@@ -181,7 +193,9 @@ def scanned_digits() -> tuple[Tensor, Tensor]:
 
     digits: Any = load_digits()
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(0))
-    return torch.tensor(digits.images, dtype=torch.float32)[order, None] / 16, torch.tensor(digits.target)[order]
+    return torch.tensor(digits.images, dtype=torch.float32)[order, None] / 16, torch.tensor(digits.target)[
+        order
+    ]
 
 
 def digits(seed: int) -> Objective:
@@ -212,7 +226,9 @@ def digits(seed: int) -> Objective:
 def experts(seed: int) -> Objective:
     """Enoki with eight experts in place of each MLP, two per token, on the standard library."""
     config = ModelConfig("moe", 48, 2, 2, 24, 96, vocab_size=512, seq_len=128)
-    return next_token(build_model(config, seed=seed), *library_tokens(), seed, batch=8, length=128, windows=512)
+    return next_token(
+        build_model(config, seed=seed), *library_tokens(), seed, batch=8, length=128, windows=512
+    )
 
 
 PROBLEMS = {
@@ -221,7 +237,9 @@ PROBLEMS = {
     "nanogpt": Problem("a small GPT on bytes of the standard library", 600, 100, nanogpt_track),
     "images": Problem("a convolutional network on gratings", 150, 7, get_track("images").make),
     "enoki-58k": Problem("Enoki, 58 k parameters, 20 tokens each", 1140, 22, lambda seed: enoki(32, 1, seed)),
-    "enoki-105k": Problem("Enoki, 105 k parameters, 20 tokens each", 2050, 41, lambda seed: enoki(48, 2, seed)),
+    "enoki-105k": Problem(
+        "Enoki, 105 k parameters, 20 tokens each", 2050, 41, lambda seed: enoki(48, 2, seed)
+    ),
     "digits": Problem("a residual network with batch normalisation on scanned digits", 300, 15, digits),
     "moe": Problem("Enoki with 8 experts instead of each MLP", 1000, 20, experts),
 }
@@ -305,7 +323,11 @@ def run(problem: str, opt: str, lr: float, settings: dict[str, Any], seed: int) 
 
 
 def read_rows() -> Rows:
-    return [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()] if RESULTS.exists() else []
+    return (
+        [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+        if RESULTS.exists()
+        else []
+    )
 
 
 def stored(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -427,7 +449,9 @@ def fill(page: str) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--text", type=Path, default=TEXT)
     parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))

@@ -34,7 +34,15 @@ from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
 
 Row = dict[str, Any]
-RULES = ("adana", "dana-mk4", "dana-star", "dana-star-mk4", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd")
+RULES = (
+    "adana",
+    "dana-mk4",
+    "dana-star",
+    "dana-star-mk4",
+    "adamw-decaying-wd",
+    "ademamix",
+    "ademamix-decaying-wd",
+)
 PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "A100": 312.0, "L40S": 362.0, "4090": 165.0}
 """Dense bfloat16 matrix products by name of the device [TFLOP/s], from the vendor's data sheets."""
 
@@ -102,10 +110,16 @@ def rules(bench: Bench) -> Iterator[Row]:
                 optimizers[key].step()
         pairs = zip(copies["device"], copies["oracle"], strict=True)
         error = max(
-            float((a.detach().cpu().double() - b.detach()).abs().max() / b.detach().abs().max()) for a, b in pairs
+            float((a.detach().cpu().double() - b.detach()).abs().max() / b.detach().abs().max())
+            for a, b in pairs
         )
         again = torch._dynamo.utils.counters["stats"]["unique_graphs"] - compiled
-        yield {"task": name, "largest_relative_error": error, "recompilations": again, "ok": error < 1e-4 and not again}
+        yield {
+            "task": name,
+            "largest_relative_error": error,
+            "recompilations": again,
+            "ok": error < 1e-4 and not again,
+        }
 
 
 def matrices(bench: Bench) -> Iterator[Row]:
@@ -140,7 +154,9 @@ def next_token_loss(model: Any, ids: Tensor) -> Tensor:
     return F.cross_entropy(model(ids[:, :-1]).float().flatten(0, 1), ids[:, 1:].flatten())
 
 
-def train_steps(bench: Bench, model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
+def train_steps(
+    bench: Bench, model: nn.Module, optimizer: torch.optim.Optimizer, steps: range
+) -> list[float]:
     losses = []
     for step in steps:
         with bench.autocast():
@@ -204,13 +220,22 @@ def parallel(bench: Bench) -> Iterator[Row]:
                 if way == "ddp":
                     model = nn.parallel.DistributedDataParallel(model)
                 if way == "fsdp2":
-                    fully_shard(model, mesh=torch.distributed.device_mesh.init_device_mesh(bench.device.type, (1,)))
+                    fully_shard(
+                        model, mesh=torch.distributed.device_mesh.init_device_mesh(bench.device.type, (1,))
+                    )
                 losses[way] = train_steps(bench, model, build_optimizer(name, model, lr=3e-3), range(6))
                 sharded = any(isinstance(p, DTensor) for p in model.parameters())
             worst = max(
-                abs(a - b) for way in ("ddp", "fsdp2") for a, b in zip(losses["alone"], losses[way], strict=True)
+                abs(a - b)
+                for way in ("ddp", "fsdp2")
+                for a, b in zip(losses["alone"], losses[way], strict=True)
             )
-            yield {"task": name, "largest_difference": worst, "sharded": sharded, "ok": worst < 1e-3 and sharded}
+            yield {
+                "task": name,
+                "largest_difference": worst,
+                "sharded": sharded,
+                "ok": worst < 1e-3 and sharded,
+            }
 
 
 # ---- speed ----
@@ -240,7 +265,12 @@ def step(bench: Bench) -> Iterator[Row]:
             bench.wait()
             first = time.perf_counter() - start
             taken = bench.seconds(optimizer.step)
-            yield {"task": f"{name}, {millions} M", "ms": 1e3 * taken, "of_fused_adamw": taken / base, "first_s": first}
+            yield {
+                "task": f"{name}, {millions} M",
+                "ms": 1e3 * taken,
+                "of_fused_adamw": taken / base,
+                "first_s": first,
+            }
         hidden = [p for p in params[1:] if p.ndim == 2]
         theirs = bench.seconds(torch.optim.Muon(hidden, lr=1e-4).step, repeats=3, each=1)
         ours = build_optimizer("dana-muon", [{"params": hidden, "kind": "matrix"}], lr=1e-4)
@@ -251,7 +281,9 @@ def step(bench: Bench) -> Iterator[Row]:
 def throughput(bench: Bench) -> Iterator[Row]:
     """Tokens a second and MFU of Enoki with 12 heads, eager and compiled; whether attention is the flash kernel."""
     heads, length, batch = bench.pick(12, 2), bench.pick(1024, 128), bench.pick(16, 2)
-    config = ModelConfig("enoki", 64 * heads, bench.pick(9, 2), heads, 64, 256 * heads, bench.pick(50_304, 512), length)
+    config = ModelConfig(
+        "enoki", 64 * heads, bench.pick(9, 2), heads, 64, 256 * heads, bench.pick(50_304, 512), length
+    )
     peak = next((value for key, value in PEAK_TFLOPS.items() if key in name_of(bench.device)), None)
     for compiled in (False, True):
         model = build_model(config, seed=0).to(bench.device)
@@ -259,7 +291,9 @@ def throughput(bench: Bench) -> Iterator[Row]:
         called: Any = torch.compile(model) if compiled else model
         ids = tokens(bench, batch, length, config.vocab_size, 0)
 
-        def one(called: Any = called, optimizer: torch.optim.Optimizer = optimizer, ids: Tensor = ids) -> None:
+        def one(
+            called: Any = called, optimizer: torch.optim.Optimizer = optimizer, ids: Tensor = ids
+        ) -> None:
             with bench.autocast():
                 loss = next_token_loss(called, ids)
             loss.backward()
@@ -283,7 +317,9 @@ def decode(bench: Bench) -> Iterator[Row]:
     from danalab.inference import Engine, Request, SamplingParameters
 
     heads, new = bench.pick(12, 2), bench.pick(64, 8)
-    config = ModelConfig("enoki", 64 * heads, bench.pick(9, 2), heads, 64, 256 * heads, bench.pick(50_304, 512), 512)
+    config = ModelConfig(
+        "enoki", 64 * heads, bench.pick(9, 2), heads, 64, 256 * heads, bench.pick(50_304, 512), 512
+    )
     model: Any = build_model(config, seed=0).to(bench.device).eval()
     engine = Engine(model, max_batch_size=64, backend="eager")
     greedy = SamplingParameters(max_tokens=new, temperature=0.0)
@@ -392,7 +428,9 @@ def shakespeare(bench: Bench, text: Path, deadline: float, write: Callable[[Row]
     total, warmup = bench.pick(5000, 20), bench.pick(100, 2)
 
     def draw(part: str, generator: torch.Generator) -> Tensor:
-        starts = torch.randint(len(parts[part]) - length - 1, (batch, 1), generator=generator).to(bench.device)
+        starts = torch.randint(len(parts[part]) - length - 1, (batch, 1), generator=generator).to(
+            bench.device
+        )
         return parts[part][starts + torch.arange(length + 1, device=bench.device)]
 
     @torch.no_grad()
@@ -408,10 +446,20 @@ def shakespeare(bench: Bench, text: Path, deadline: float, write: Callable[[Row]
     for name, lr in (("adamw", 1e-3), ("adana", 1e-3)):
         torch.manual_seed(1337)
         model: Any = CharacterGPT(len(ids), width, layers, length).to(bench.device)
-        settings = {"weight_decay": 0.1, "betas": (0.9, 0.99)} if name == "adamw" else {"omega": 4.0, "horizon": total}
+        settings = (
+            {"weight_decay": 0.1, "betas": (0.9, 0.99)}
+            if name == "adamw"
+            else {"omega": 4.0, "horizon": total}
+        )
         optimizer = build_optimizer(name, model, lr=lr, **settings)
         called = model if bench.dry else torch.compile(model)
-        runs[name] = {"model": model, "called": called, "optimizer": optimizer, "lr": lr, "draw": torch.Generator()}
+        runs[name] = {
+            "model": model,
+            "called": called,
+            "optimizer": optimizer,
+            "lr": lr,
+            "draw": torch.Generator(),
+        }
         runs[name]["draw"].manual_seed(1337)
     for done in range(0, total, bench.pick(250, 10)):
         for name, own in runs.items():
@@ -426,7 +474,13 @@ def shakespeare(bench: Bench, text: Path, deadline: float, write: Callable[[Row]
                 nn.utils.clip_grad_norm_(own["model"].parameters(), 1.0)
                 own["optimizer"].step()
                 own["optimizer"].zero_grad()
-            write({"task": name, "step": min(done + bench.pick(250, 10), total), "val_loss": measured(own["model"])})
+            write(
+                {
+                    "task": name,
+                    "step": min(done + bench.pick(250, 10), total),
+                    "val_loss": measured(own["model"]),
+                }
+            )
         if time.monotonic() > deadline:
             return
 
@@ -440,7 +494,9 @@ def name_of(device: torch.device) -> str:
 
 def main() -> int:
     """Exit code 1: a section failed or a check does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "bench/results/gpu")))
     parser.add_argument("--seconds", type=float, default=470)
     parser.add_argument("--shakespeare", type=Path, metavar="TEXT")

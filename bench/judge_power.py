@@ -73,7 +73,8 @@ def fill(page: str) -> str:
     """The page with the tables of the stored rows."""
     effects, nulls = ([row for row in stored() if kind in row] for kind in ("effect", "null"))
     price = [
-        [f"{row['effect']:g}", *(str(row[name]) for name in ("judge", "t_test_equal", "t_test"))] for row in effects
+        [f"{row['effect']:g}", *(str(row[name]) for name in ("judge", "t_test_equal", "t_test"))]
+        for row in effects
     ]
     errors = [[row["null"], f"{row['better']:.1%}", f"{row['worse']:.1%}"] for row in nulls]
     tests = ["t-test at the judge's measured error", "t-test at an error of 5%"]

@@ -59,13 +59,20 @@ def savings(found: Analysis, sizes: Sequence[int], what: str = "compute") -> Tab
     noise = [found.saved[found.baseline][size].interval for size in sizes]
     itself = ["" if each is None else f"{100 * each.low:+.0f} to {100 * each.high:+.0f}" for each in noise]
     lines.append(["AdamW against itself", *itself, "", ""])
-    return [f"{what} saved against AdamW with beta1 0.9", *map(_size, sizes), "interpolated", "by the laws"], lines
+    return [
+        f"{what} saved against AdamW with beta1 0.9",
+        *map(_size, sizes),
+        "interpolated",
+        "by the laws",
+    ], lines
 
 
 def short(compute: Table, tokens: Table) -> Table:
     """A line for each optimizer: what it saves by the laws, and the least and the most at a size."""
     lines = []
-    for own, of_tokens in zip(compute[1][:-1], tokens[1][:-1], strict=True):  # the last is AdamW against itself
+    for own, of_tokens in zip(
+        compute[1][:-1], tokens[1][:-1], strict=True
+    ):  # the last is AdamW against itself
         spans = []
         for line in (own, of_tokens):
             at = sorted(int(cell.partition("%")[0]) for cell in line[1:-2] if cell)
@@ -102,7 +109,10 @@ def _share(value: float | None, interval: Interval | None) -> str:
 def parts() -> dict[str, str]:
     """The tables of the stored rows, and their cost."""
     rows = read_ladder(RESULTS)
-    found, of_model = analyse(rows), analyse(rows, convention="model")  # all runs of a size see the same tokens
+    found, of_model = (
+        analyse(rows),
+        analyse(rows, convention="model"),
+    )  # all runs of a size see the same tokens
     sizes = sorted({each.params for each in found.tuned})
     tables = {
         "saved": savings(found, sizes),

@@ -61,10 +61,22 @@ def table(rows: Rows) -> Table:
     lines = []
     for each in tuned_runs(rows):
         others = ", ".join(map(_words, budget_of(each, horizon_of(each.runs[0])).dials[1:])) or "-"
-        line = [each.opt, f"{each.lr:.2g}{' (edge)' if each.bracket == 'edge' else ''}", others, str(len(each.trials))]
+        line = [
+            each.opt,
+            f"{each.lr:.2g}{' (edge)' if each.bracket == 'edge' else ''}",
+            others,
+            str(len(each.trials)),
+        ]
         lines.append([*line, _loss(each), *(shown_lead(test.get(each.opt)) for test in tests.values())])
     over = [f"lead over {baseline} [nats/token]" for baseline in tests]
-    return ["optimizer", "best rate", "best other settings", "tried", "val loss ± sd over seeds", *over], lines
+    return [
+        "optimizer",
+        "best rate",
+        "best other settings",
+        "tried",
+        "val loss ± sd over seeds",
+        *over,
+    ], lines
 
 
 def _loss(tuned: Tuned) -> str:
@@ -85,10 +97,14 @@ def leads_table() -> Table:
     columns = {part: leads(own, "adamw") for part, own in rows.items()}
     # DanaMuon with one rate for all parameters ran as Manau with logarithmic-time momentum
     columns["nanogpt_long"]["dana-muon"] = columns["nanogpt_long"]["manau-log"]
-    edges = {part: {each.opt for each in tuned_runs(own) if each.bracket == "edge"} for part, own in rows.items()}
+    edges = {
+        part: {each.opt for each in tuned_runs(own) if each.bracket == "edge"} for part, own in rows.items()
+    }
     lines = []
     for opt, name in SHOWN.items():
-        cells = [shown_lead(column.get(opt)) + " (edge)" * (opt in edges[part]) for part, column in columns.items()]
+        cells = [
+            shown_lead(column.get(opt)) + " (edge)" * (opt in edges[part]) for part, column in columns.items()
+        ]
         lines.append([name, *cells])
     lines.append(["AdamW's loss", *(_loss(_named(own, "adamw")) for own in rows.values())])
     return ["lead over AdamW [nats/token]", *AT.values()], lines
@@ -115,10 +131,15 @@ def controls_table() -> Table:
         for each in tuned_runs(rows):
             if each.opt != "adana":
                 own = cells.setdefault(each.opt, ["-"] * 2 * len(CONTROLS))
-                own[2 * column : 2 * column + 2] = [_loss(each), shown_lead(leads(rows, each.opt).get("adana"))]
+                own[2 * column : 2 * column + 2] = [
+                    _loss(each),
+                    shown_lead(leads(rows, each.opt).get("adana")),
+                ]
     lines = [[opt.removeprefix("adamw-").replace("-", ", "), *own] for opt, own in sorted(cells.items())]
     lines[0][0] = "tuned as elsewhere"
-    heads = [f"{title}: {what}" for title in ("Enoki, 105 k", "GPT, width 64") for what in ("loss", "ADana's lead")]
+    heads = [
+        f"{title}: {what}" for title in ("Enoki, 105 k", "GPT, width 64") for what in ("loss", "ADana's lead")
+    ]
     return ["AdamW's betas", *heads], lines
 
 
@@ -138,13 +159,17 @@ def fill(page: str) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("ladder", type=Path, nargs="?")
     parser.add_argument("--long", action="store_true", help="it is that of bench/nanogpt_long.yaml")
     chosen = parser.parse_args()
     if chosen.ladder:
         rows = joined([read_ladder(chosen.ladder)])
-        for part, width in (("nanogpt_long", 64),) if chosen.long else (("nanogpt", 64), ("nanogpt_wide", 128)):
+        for part, width in (
+            (("nanogpt_long", 64),) if chosen.long else (("nanogpt", 64), ("nanogpt_wide", 128))
+        ):
             pack([row for row in rows if row["settings"]["d_model"] == width], folder(part))
     for page in PAGES:
         page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")

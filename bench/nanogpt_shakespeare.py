@@ -36,7 +36,9 @@ def prepare(text: str, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--text", type=Path, help="tiny Shakespeare; without it nothing runs")
     chosen = parser.parse_args()
     if chosen.text:

@@ -53,7 +53,9 @@ def library_tokens() -> tuple[Tensor, Tensor]:
     from danalab.data import open_data
 
     parts = (open_data("stdlib", "bpe-512", split) for split in ("train", "val"))
-    training, held_out = (torch.from_numpy(part.store.read(0, part.n_tokens).astype("int64")) for part in parts)
+    training, held_out = (
+        torch.from_numpy(part.store.read(0, part.n_tokens).astype("int64")) for part in parts
+    )
     return training, held_out
 
 
@@ -66,7 +68,9 @@ def shakespeare() -> tuple[Tensor, Tensor]:
     return data[:cut], data[cut:]
 
 
-def next_token(model: nn.Module, training: Tensor, held_out: Tensor, seed: int, batch: int, length: int) -> Task:
+def next_token(
+    model: nn.Module, training: Tensor, held_out: Tensor, seed: int, batch: int, length: int
+) -> Task:
     draw, offsets = torch.Generator().manual_seed(seed), torch.arange(length + 1)
     half = len(held_out) // 2
 
@@ -80,7 +84,9 @@ def next_token(model: nn.Module, training: Tensor, held_out: Tensor, seed: int, 
 
     return Task(
         model,
-        lambda: cross_entropy(training[torch.randint(len(training) - length, (batch, 1), generator=draw) + offsets]),
+        lambda: cross_entropy(
+            training[torch.randint(len(training) - length, (batch, 1), generator=draw) + offsets]
+        ),
         lambda: (mean(held_out[:half]), mean(held_out[half:])),
     )
 
@@ -88,7 +94,9 @@ def next_token(model: nn.Module, training: Tensor, held_out: Tensor, seed: int, 
 def enoki(width: int, layers: int, heads: int, seed: int) -> Task:
     from danalab.models import ModelConfig, build_model
 
-    config = ModelConfig("enoki", width, layers, heads, width // heads, 4 * width, vocab_size=512, seq_len=128)
+    config = ModelConfig(
+        "enoki", width, layers, heads, width // heads, 4 * width, vocab_size=512, seq_len=128
+    )
     return next_token(build_model(config, seed=seed), *library_tokens(), seed, batch=8, length=128)
 
 
@@ -134,7 +142,9 @@ class SmallGPT(nn.Module):
 def gpt(width: int, layers: int, heads: int, tied: bool, seed: int) -> Task:
     torch.manual_seed(seed)
     training, held_out = shakespeare()
-    return next_token(SmallGPT(65, width, layers, heads, 64, tied), training, held_out, seed, batch=16, length=64)
+    return next_token(
+        SmallGPT(65, width, layers, heads, 64, tied), training, held_out, seed, batch=16, length=64
+    )
 
 
 @dataclass(frozen=True)
@@ -185,7 +195,9 @@ class Parts(torch.optim.Optimizer):
             weight = 1 + slow if group["fresh"] else 1.0
             factor = group["lr"] / group["peak"]
             strength = (
-                group["decay"] * group["peak"] if group["omega"] is None else group["omega"] / (group["steps"] / 10 + t)
+                group["decay"] * group["peak"]
+                if group["omega"] is None
+                else group["omega"] / (group["steps"] / 10 + t)
             )
             ps = [p for p in group["params"] if p.grad is not None]
             gs = [p.grad for p in ps]
@@ -278,7 +290,9 @@ class Recipe(torch.optim.Optimizer):
             u = scaled * (u.norm() / scaled.norm().clamp_min(1e-10))
         rows, columns = u.shape
         u = u * (
-            0.2 * math.sqrt(max(rows, columns)) if group["scale"] == "rms" else math.sqrt(max(1.0, rows / columns))
+            0.2 * math.sqrt(max(rows, columns))
+            if group["scale"] == "rms"
+            else math.sqrt(max(1.0, rows / columns))
         )
         Recipe._apply(p, u, group)
 
@@ -300,7 +314,9 @@ class Recipe(torch.optim.Optimizer):
         m, v = state.setdefault("m", torch.zeros_like(p)), state.setdefault("v", torch.zeros_like(p))
         m.lerp_(g, 1 - beta1)
         v.lerp_(g * g, 1 - beta2)
-        Recipe._apply(p, m / (1 - beta1**t) / ((v / (1 - beta2**t)).sqrt() + group["eps"]), {**group, "decay": 0.0})
+        Recipe._apply(
+            p, m / (1 - beta1**t) / ((v / (1 - beta2**t)).sqrt() + group["eps"]), {**group, "decay": 0.0}
+        )
 
     @staticmethod
     def _dana(p: Tensor, g: Tensor, state: dict[str, Tensor], group: Settings) -> None:
@@ -319,7 +335,14 @@ class Recipe(torch.optim.Optimizer):
         Recipe._apply(p, n * g + m.sign() * (q * long + u), {**group, "decay": 0.0})
 
 
-MATRIX = {"momentum": 0.95, "delta": 8.0, "kappa": 0.85, "equilibrate": False, "polar": False, "frobenius": False}
+MATRIX = {
+    "momentum": 0.95,
+    "delta": 8.0,
+    "kappa": 0.85,
+    "equilibrate": False,
+    "polar": False,
+    "frobenius": False,
+}
 MATRIX |= {
     "normalise": None,
     "row_beta": 0.9,
@@ -357,7 +380,13 @@ def kinds(model: nn.Module) -> dict[str, list[Tensor]]:
 
 
 def recipe(
-    model: nn.Module, lr: float, steps: int, *, aux_scale: float = 1.0, aux_style: str = "dana", **settings: Any
+    model: nn.Module,
+    lr: float,
+    steps: int,
+    *,
+    aux_scale: float = 1.0,
+    aux_style: str = "dana",
+    **settings: Any,
 ) -> torch.optim.Optimizer:
     """aux_style: dana (Dana-Star-MK4, DanaMuon's ratios), nanochat or adamw (AdamW, absolute rates)."""
     width = min(max(p.shape) if p.ndim else 1 for p in kinds(model)["matrix"])
@@ -523,7 +552,9 @@ def tune(problem: str, arm: Arm) -> Settings:
     finalists = [settings_of[key] for key in sorted(tried, key=tried.__getitem__)[: arm.finalists]]
     return min(
         finalists,
-        key=lambda chosen: statistics.fmean(loss(once(problem, arm.family, chosen, s), "tuning") for s in seeds),
+        key=lambda chosen: statistics.fmean(
+            loss(once(problem, arm.family, chosen, s), "tuning") for s in seeds
+        ),
     )
 
 
@@ -538,7 +569,9 @@ BETAS: dict[str, Dial] = {"beta1": (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95), "beta2"
 _ADAM = {"beta1": 0.9, "beta2": 0.99, "decay": 0.1, **COMMON}
 LOG = {"beta1": None, "beta2": None, "fresh": True}
 ADAMW = Arm(
-    "parts", {"lr": 0.0134, **_ADAM}, {"lr": ("log", 0.004, 0.06), **BETAS, "decay": ("log", 0.02, 1.0), **SCHEDULE}
+    "parts",
+    {"lr": 0.0134, **_ADAM},
+    {"lr": ("log", 0.004, 0.06), **BETAS, "decay": ("log", 0.02, 1.0), **SCHEDULE},
 )
 ADAMW_1T = Arm(
     "parts",
@@ -589,9 +622,15 @@ STEPS_APART: dict[str, Arm] = {
     "+ alpha(t)": Arm("parts", {"lr": 0.0067, **_ADAM, "beta1": None, "fresh": True}, _HALF, 0, 6),
     "+ log-time beta2": Arm("parts", {"lr": 0.0067, **_ADAM, **LOG}, _HALF, 0, 6),
     "+ decay as 1/t: ADana": Arm("parts", {"lr": 0.0067, **LOG, "omega": 2.0, **COMMON}, _HALF, 0, 6),
-    "ADana, beta1 0.9": Arm("parts", {"lr": 0.0067, **LOG, "beta1": 0.9, "omega": 2.0, **COMMON}, _HALF, 0, 6),
-    "ADana, beta1 0.6": Arm("parts", {"lr": 0.0067, **LOG, "beta1": 0.6, "omega": 2.0, **COMMON}, _HALF, 0, 6),
-    "ADana, beta2 0.99": Arm("parts", {"lr": 0.0067, **LOG, "beta2": 0.99, "omega": 2.0, **COMMON}, _HALF, 0, 6),
+    "ADana, beta1 0.9": Arm(
+        "parts", {"lr": 0.0067, **LOG, "beta1": 0.9, "omega": 2.0, **COMMON}, _HALF, 0, 6
+    ),
+    "ADana, beta1 0.6": Arm(
+        "parts", {"lr": 0.0067, **LOG, "beta1": 0.6, "omega": 2.0, **COMMON}, _HALF, 0, 6
+    ),
+    "ADana, beta2 0.99": Arm(
+        "parts", {"lr": 0.0067, **LOG, "beta2": 0.99, "omega": 2.0, **COMMON}, _HALF, 0, 6
+    ),
     "ADana, alpha constant 1": Arm(
         "parts", {"lr": 0.0067, **LOG, "constant": 1.0, "omega": 2.0, **COMMON}, _HALF, 0, 6
     ),
@@ -637,9 +676,14 @@ RECIPES: dict[str, Arm] = {
     "nanochat, momentum 0.8": _arm(_NANO, momentum=0.8),
     "nanochat, log-time momentum without damped Nesterov": _arm(_NANO, momentum=None, kappa=1.0),
     "NorMuon + AdamW": _arm(
-        {**_DANA, "omega": None, "decay": 0.1, "momentum": 0.95}, normalise="normuon", aux_style="adamw", lr=0.016
+        {**_DANA, "omega": None, "decay": 0.1, "momentum": 0.95},
+        normalise="normuon",
+        aux_style="adamw",
+        lr=0.016,
     ),
-    "Muon + AdamW": _arm({**_DANA, "omega": None, "decay": 0.1, "momentum": 0.95}, aux_style="adamw", lr=0.016),
+    "Muon + AdamW": _arm(
+        {**_DANA, "omega": None, "decay": 0.1, "momentum": 0.95}, aux_style="adamw", lr=0.016
+    ),
 }
 
 
@@ -666,7 +710,9 @@ STUDIES = [
 
 def main() -> None:
     global TEXT
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--text", type=Path, default=TEXT)
     parser.add_argument("--study", choices=("baseline", "apart", "recipe"), help="this one alone")
@@ -687,7 +733,14 @@ def main() -> None:
                 )
             except Missing:
                 continue
-            print(study.title, study.problem, name, f"{statistics.fmean(known[name][1]):.4f}", settings, flush=True)
+            print(
+                study.title,
+                study.problem,
+                name,
+                f"{statistics.fmean(known[name][1]):.4f}",
+                settings,
+                flush=True,
+            )
         if not known:
             continue
         first = next(iter(known))

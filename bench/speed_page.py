@@ -108,7 +108,9 @@ def _optim_table(found: dict[str, Any], rows: dict[str, str], sizes: dict[str, s
 
     columns = [(size, name) for size in sizes for name in found]
     lines = [["optimizer step", *(f"{sizes[size]}, {name}" for size, name in columns)]]
-    lines += [[shown, *(cell(size, name, contender) for size, name in columns)] for shown, contender in rows.items()]
+    lines += [
+        [shown, *(cell(size, name, contender) for size, name in columns)] for shown, contender in rows.items()
+    ]
     return _markdown(lines)
 
 
@@ -150,7 +152,10 @@ def _decoding_table(found: dict[str, Any]) -> str:
         return f"{each[decoder]['median']:.2f}" if decoder in each else "-"
 
     lines = [["decoder", *(f"batch {batch}, {name}" for batch, name in columns)]]
-    lines += [[shown, *(cell(batch, name, decoder) for batch, name in columns)] for shown, decoder in DECODERS.items()]
+    lines += [
+        [shown, *(cell(batch, name, decoder) for batch, name in columns)]
+        for shown, decoder in DECODERS.items()
+    ]
     return _markdown(lines)
 
 
@@ -161,7 +166,10 @@ def _held_table(optim: dict[str, Any], train: dict[str, Any], generate: dict[str
 
     def decoding(name: str, decoder: str) -> str:
         rows = (generate[name] or {"batches": []})["batches"]
-        return ", ".join(f"{row['times_faster_than_transformers'][decoder]['median']:.1f}" for row in rows) or "-"
+        return (
+            ", ".join(f"{row['times_faster_than_transformers'][decoder]['median']:.1f}" for row in rows)
+            or "-"
+        )
 
     def trainer(name: str) -> str:
         for cell in (train[name] or {"cells": []})["cells"]:
@@ -174,7 +182,9 @@ def _held_table(optim: dict[str, Any], train: dict[str, Any], generate: dict[str
         lines.append([f"decoding at batch 1, 8, 32, {shown}", *(decoding(name, decoder) for name in HELD)])
     for shown in ("ADana, one pass", "Dana-Star-MK4, one pass"):
         lines.append([f"step at 20M, {shown}", *(step(name, STEPS[shown]) for name in HELD)])
-    lines.append(["trainer over loop, d_model 128, 8 x 128, 2 threads, float32", *(trainer(name) for name in HELD)])
+    lines.append(
+        ["trainer over loop, d_model 128, 8 x 128, 2 threads, float32", *(trainer(name) for name in HELD)]
+    )
     return _markdown(lines)
 
 
@@ -182,11 +192,15 @@ def _markdown(lines: list[list[str]]) -> str:
     """A table, without the columns that nothing was measured for."""
     kept = [place for place in range(len(lines[0])) if any(line[place] != "-" for line in lines[1:])]
     lines = [[line[place] for place in kept] for line in lines]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [lines[0], ["---"] * len(lines[0]), *lines[1:]])
+    return "\n".join(
+        "| " + " | ".join(line) + " |" for line in [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", type=Path, nargs="*")
     if files := parser.parse_args().files:
         store_benchmarks(files)

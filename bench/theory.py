@@ -61,7 +61,9 @@ class Row(NamedTuple):
 
 def limits() -> Iterator[Row]:
     """Limit loss and spectrum against random draws."""
-    yield Row("limit loss (1, .5, 4000, 1000), fixed point", 6.920303e-6, limit_loss(1, 0.5, 4000, 1000), 1e-6)
+    yield Row(
+        "limit loss (1, .5, 4000, 1000), fixed point", 6.920303e-6, limit_loss(1, 0.5, 4000, 1000), 1e-6
+    )
     yield Row("the same, continuum", 6.9322e-6, limit_loss_continuum(1, 0.5, 4000, 1000), 3e-3)
     yield Row("kappa(1, v/d = 4)", 0.514778, limit_kappa(1, 4), 2e-3)
     for alpha, beta in ((1.0, 0.3), (1.0, 0.5), (1.0, 0.7), (0.7, 0.3)):
@@ -76,10 +78,17 @@ def limits() -> Iterator[Row]:
     model = PLRF(1.0, 0.5, 2000, 500)
     lam = draw(model, 0).spectrum.lam
     ranks = np.arange(5, 51)
-    yield Row("slope of log lam on log j", -2.0, np.polyfit(np.log(ranks), np.log(lam[ranks - 1]), 1)[0], 0.015)
+    yield Row(
+        "slope of log lam on log j", -2.0, np.polyfit(np.log(ranks), np.log(lam[ranks - 1]), 1)[0], 0.015
+    )
     yield Row("smallest eigenvalue of a draw / theory", 1.0, lam[-1] / smallest_eigenvalue(model), 0.05)
     x = np.geomspace(0.5 * smallest_eigenvalue(model), 4, 1000)
-    yield Row("eigenvalues in the density, d = 500", 500, float(np.trapezoid(density(model, x).eigenvalues, x)), 0.01)
+    yield Row(
+        "eigenvalues in the density, d = 500",
+        500,
+        float(np.trapezoid(density(model, x).eigenvalues, x)),
+        0.01,
+    )
 
 
 def curves() -> Iterator[Row]:
@@ -106,13 +115,25 @@ def curves() -> Iterator[Row]:
         for t, value, tolerance in zip(times, ratio, (0.02, 3e-3, 1e-3), strict=True):
             yield Row(f"equation / exact recursion at t = {t}, {name}", 1.0, value, tolerance)
     times = [1, 10, 100, 500]
-    worst = np.abs(sgd_volterra(small, gamma2, times) / ode(small, sgd(gamma2), 500, h=1e-3).at(times) - 1).max()
-    yield Row("SGD: Volterra equation against moment equation, worst relative difference", 2e-4, worst, relation="<")
+    worst = np.abs(
+        sgd_volterra(small, gamma2, times) / ode(small, sgd(gamma2), 500, h=1e-3).at(times) - 1
+    ).max()
+    yield Row(
+        "SGD: Volterra equation against moment equation, worst relative difference", 2e-4, worst, relation="<"
+    )
     for name, floor in (("sgd", 1.57965), ("dana-constant", 2.6456)):
         algorithm = standard(name, alpha=1.0, beta=0.5, d=100, trace=power_sum(2, 400))
-        yield Row(f"noise floor / limit, {name}: kernel norm", floor, noise_floor(small, algorithm) / small.limit, 1e-4)
         yield Row(
-            f"noise floor / limit, {name}: curve at 1e9", floor, ode(small, algorithm, 1e9).risk[-1] / small.limit, 1e-3
+            f"noise floor / limit, {name}: kernel norm",
+            floor,
+            noise_floor(small, algorithm) / small.limit,
+            1e-4,
+        )
+        yield Row(
+            f"noise floor / limit, {name}: curve at 1e9",
+            floor,
+            ode(small, algorithm, 1e9).risk[-1] / small.limit,
+            1e-3,
         )
 
 
@@ -159,10 +180,17 @@ def slopes() -> Iterator[Row]:
         )
     gamma2 = 0.5 / power_sum(2, 10**6)
     steep = [
-        ode(binned_spectrum(1.0, 0.7, 10**7), dana_decaying(gamma2, 0.5 * gamma2, 0.5, delta), 1e6).slope(1e4, 1e5)
+        ode(binned_spectrum(1.0, 0.7, 10**7), dana_decaying(gamma2, 0.5 * gamma2, 0.5, delta), 1e6).slope(
+            1e4, 1e5
+        )
         for delta in (0.5, 3.0)
     ]
-    yield Row("delta too small: slope at delta = 3 minus slope at 0.5, (1, .7)", 0.5, steep[1] - steep[0], relation=">")
+    yield Row(
+        "delta too small: slope at delta = 3 minus slope at 0.5, (1, .7)",
+        0.5,
+        steep[1] - steep[0],
+        relation=">",
+    )
 
 
 def compute_exponents() -> Iterator[Row]:
@@ -172,10 +200,17 @@ def compute_exponents() -> Iterator[Row]:
     for name, want in families.items():
         fitted = frontier(1.0, 0.3, name, sizes).slope()
         yield Row(f"frontier slope (1, .3), d = 100..6400, {name}", want, fitted, 0.02)
-        yield Row(f"the same against the law of large d, {name}", compute_optimum(1.0, 0.3, name).loss, fitted, 0.055)
+        yield Row(
+            f"the same against the law of large d, {name}",
+            compute_optimum(1.0, 0.3, name).loss,
+            fitted,
+            0.055,
+        )
     flops = np.geomspace(1e6, 1e20, 400)
     wide = frontier(1.5, 0.8, "dana-constant", [100 * 4**k for k in range(11)], flops=flops)
-    yield Row("frontier slope (1.5, .8) of DANA-constant, d = 100..1e8, last third", 1.0, wide.slope(1 / 3), 0.02)
+    yield Row(
+        "frontier slope (1.5, .8) of DANA-constant, d = 100..1e8, last third", 1.0, wide.slope(1 / 3), 0.02
+    )
 
 
 def kappa() -> Iterator[Row]:
@@ -183,7 +218,9 @@ def kappa() -> Iterator[Row]:
     kappas = np.round(np.arange(0.2, 1.001, 0.05), 2)
     gamma2 = 0.5 / power_sum(2, 8000)
     sweep = [dana_decaying(gamma2, 0.5 * gamma2, k, 5.3) for k in kappas]
-    risk = dict(zip(kappas.tolist(), ode(power_law_spectrum(1.0, 0.3, 2000), sweep, 1e5).at([1e5])[:, 0], strict=True))
+    risk = dict(
+        zip(kappas.tolist(), ode(power_law_spectrum(1.0, 0.3, 2000), sweep, 1e5).at([1e5])[:, 0], strict=True)
+    )
     yield Row("best kappa at t = 1e5, alpha = 1", 0.4, min(risk, key=risk.__getitem__), 0.13)
     yield Row("risk at kappa = .3 / .4", 1e3, risk[0.3] / risk[0.4], relation=">")
     yield Row("risk at kappa = 1 / .5", 12.6, risk[1.0] / risk[0.5], 0.1)
@@ -199,7 +236,9 @@ def adaptive() -> Iterator[Row]:
         for p, value in zip((1.0, 0.5, 0.1, 0.01), found, strict=True):
             yield Row(f"tau of {kind} gradients, P = {p}", tau_limit(p, kind), float(value), 0.015)
     wing = hummingbird()
-    yield Row("ADana, kappa = 0: final risk / initial", 100, wing.final("adana")[0] / wing.initial, relation=">")
+    yield Row(
+        "ADana, kappa = 0: final risk / initial", 100, wing.final("adana")[0] / wing.initial, relation=">"
+    )
     yield Row("Dana-MK4 clip .5, kappa = 0: final risk", 5e-3, wing.final("dana-mk4")[0], relation="<")
     late = wing.t >= 1600
     gap = np.abs(wing.risk["dana-mk4"] / wing.risk["adana"] - 1)[late][:, wing.kappas >= 0.69].max()
@@ -224,7 +263,10 @@ def speed() -> Iterator[Row]:
         _seconds(lambda: ode(spectrum, algorithm, 1e6, h=1e-3)),
         relation="<",
     )
-    times = [min(_seconds(lambda t=t: ode(spectrum, algorithm, t, h=1e-3)) for _ in range(5)) for t in (1e3, 1e6, 1e9)]
+    times = [
+        min(_seconds(lambda t=t: ode(spectrum, algorithm, t, h=1e-3)) for _ in range(5))
+        for t in (1e3, 1e6, 1e9)
+    ]
     yield Row("10^6 steps again [s]", 10.0, times[1], relation="<")
     yield Row("time for 10^9 steps / for 10^6 (log law: 1.5)", 2.0, times[2] / times[1], relation="<")
     yield Row("time for 10^6 steps / for 10^3 (log law: 2)", 3.0, times[1] / times[0], relation="<")
@@ -265,7 +307,9 @@ def _as_json(row: Row) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "theory_cpu.json")
     chosen = parser.parse_args()
     found = measure(print)

@@ -44,9 +44,13 @@ def mean_curve(opt: str, params: int) -> tuple[list[float], list[float]]:
     """Compute [FLOPs] and smoothed validation loss of an optimizer's best runs of a size, the mean over seeds."""
     (best,) = (each for each in ladder().tuned if (each.opt, each.params) == (opt, params))
     points = [validation_points(row) for row in best.runs]
-    whole = best.flops / points[0][-1]["flops"]  # with the optimizer's own matrix products, alike in every step
+    whole = (
+        best.flops / points[0][-1]["flops"]
+    )  # with the optimizer's own matrix products, alike in every step
     compute = whole * np.array([point["flops"] for point in points[0]])
-    losses = np.mean([smoothed(compute, np.array([point["val/loss"] for point in own])) for own in points], axis=0)
+    losses = np.mean(
+        [smoothed(compute, np.array([point["val/loss"] for point in own])) for own in points], axis=0
+    )
     return compute.tolist(), losses.tolist()
 
 
@@ -81,7 +85,9 @@ def against_adamw(axes: Axes, theme: str, curves: dict[str, tuple[list, list]], 
                       color=color[opt], va="center", fontweight="bold")  # fmt: skip
     end, final = (values[-1] for values in curves["adamw"])
     reached = min(first_crossing(*map(np.array, curve), final) or end for curve in curves.values())
-    axes.annotate("", (reached, final), xytext=(end, final), arrowprops={"arrowstyle": "->", "color": ink, "lw": 1.6})
+    axes.annotate(
+        "", (reached, final), xytext=(end, final), arrowprops={"arrowstyle": "->", "color": ink, "lw": 1.6}
+    )
     axes.set_ylim(low - 0.12 * (high - low), high)
     words = f"arrow: same loss, {100 * (1 - reached / end):.0f}% less compute"
     axes.annotate(words, (0.03, 0.05), xycoords="axes fraction", color=ink)
@@ -98,7 +104,9 @@ def headline() -> None:
         against_adamw(left, theme, curves, first=whole * 0.4)
         left.set_title("The same loss with less compute")
         left.set_xlabel(f"training compute [TFLOPs], {params / 1000:.0f} k parameters")
-        longest = max(compute[-1] for compute, _ in curves.values())  # with the optimizer's own matrix products
+        longest = max(
+            compute[-1] for compute, _ in curves.values()
+        )  # with the optimizer's own matrix products
         left.set_xlim(right=longest * 1.16)
         left.xaxis.set_major_formatter(lambda value, _: f"{value / 1e12:g}")
         for opt in ("adana", "dana-muon"):
@@ -112,7 +120,12 @@ def headline() -> None:
         tokens = {size: 100 * each.saved for size, each in ladder().tokens_saved["dana-muon"].items()}
         right.plot(list(tokens), list(tokens.values()), "o--", color=COLORS[theme]["dana-muon"], markersize=4)
         named(
-            right, f"DanaMuon, in tokens {tokens[params]:+.0f}%", params, tokens[params], COLORS[theme]["dana-muon"], -2
+            right,
+            f"DanaMuon, in tokens {tokens[params]:+.0f}%",
+            params,
+            tokens[params],
+            COLORS[theme]["dana-muon"],
+            -2,
         )
         right.axhline(0, color=COLORS[theme]["adamw"], linewidth=2)
         named(right, NAMES["adamw"], params, 0, COLORS[theme]["adamw"], 6)
@@ -129,7 +142,9 @@ def headline() -> None:
 
 def named(axes: Axes, label: str, x: float, y: float, color: str, offset: float) -> None:
     """The name of a line at its end."""
-    axes.annotate(label, (x, y), xytext=(10, offset), textcoords="offset points", color=color, fontweight="bold")
+    axes.annotate(
+        label, (x, y), xytext=(10, offset), textcoords="offset points", color=color, fontweight="bold"
+    )
 
 
 def moving() -> None:
@@ -147,7 +162,10 @@ def moving() -> None:
                 "alpha, weight of the momentum": (steps, [each["alpha"] for each in at]),
             },
         ),
-        "features": (("step", "log", "excess loss"), {name: (range(1, 1501), each) for name, each in losses.items()}),
+        "features": (
+            ("step", "log", "excess loss"),
+            {name: (range(1, 1501), each) for name, each in losses.items()},
+        ),
         "saved": (
             ("compute, relative to the baseline", "linear", "loss above the floor, relative"),
             {

@@ -16,7 +16,9 @@ import sys
 from pathlib import Path
 
 GUIDE = Path(__file__).parent / "guide"
-BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```\n)?", re.DOTALL | re.MULTILINE
+)
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -32,7 +34,9 @@ def run(page: Path) -> list[tuple[str, str | None, str]]:
     for match in BLOCK.finditer(page.read_text(encoding="utf-8")):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            for statement in ast.parse(match["code"]).body:  # one by one, so that values are printed as by the prompt
+            for statement in ast.parse(
+                match["code"]
+            ).body:  # one by one, so that values are printed as by the prompt
                 exec(compile(ast.Interactive([statement]), page.name, "single"), names)
         found.append((match["code"], match["shown"], printed.getvalue()))
     return found
@@ -43,7 +47,9 @@ def same(shown: str, printed: str) -> bool:
     if NUMBER.sub("#", shown).split() != NUMBER.sub("#", printed).split():
         return False
     pairs = zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True)
-    return all(abs(float(a) - float(b)) <= max(0.02 * abs(float(a)), 2.001 * _last_digit(a)) for a, b in pairs)
+    return all(
+        abs(float(a) - float(b)) <= max(0.02 * abs(float(a)), 2.001 * _last_digit(a)) for a, b in pairs
+    )
 
 
 def _last_digit(number: str) -> float:

@@ -22,7 +22,10 @@ from _tooling.run_page import run_page  # noqa: E402
 def pages() -> list[Path]:
     """README and all pages that are not generated."""
     found = sorted((ROOT / "docs").rglob("*.md"))
-    return [ROOT / "README.md", *(page for page in found if "reference" not in page.relative_to(ROOT / "docs").parts)]
+    return [
+        ROOT / "README.md",
+        *(page for page in found if "reference" not in page.relative_to(ROOT / "docs").parts),
+    ]
 
 
 def check(page: Path, folder: Path, limit_seconds: float) -> list[str]:
@@ -35,7 +38,16 @@ def check(page: Path, folder: Path, limit_seconds: float) -> list[str]:
         if not (folder / _name(first)).is_dir() and (faults := check(first, folder, limit_seconds)):
             return [f"{first.name}, which this page continues, failed: {faults[0]}"]
         shutil.copytree(folder / _name(first), own, symlinks=True)
-    words = [sys.executable, __file__, "--run", str(page), "--folder", str(own), "--limit", f"{limit_seconds:g}"]
+    words = [
+        sys.executable,
+        __file__,
+        "--run",
+        str(page),
+        "--folder",
+        str(own),
+        "--limit",
+        f"{limit_seconds:g}",
+    ]
     done = subprocess.run(words, capture_output=True, text=True, errors="replace")
     if done.returncode:
         return [f"the run of the page ended with exit code {done.returncode}: {done.stderr[-2000:]}"]
@@ -68,7 +80,9 @@ def main() -> int:
             for fault in faults:
                 print(f"        {fault}", flush=True)
     for action in ("not run", "instead"):
-        listed = [block for page in chosen for block in blocks(page) if block.directive.startswith(f"{action}: ")]
+        listed = [
+            block for page in chosen for block in blocks(page) if block.directive.startswith(f"{action}: ")
+        ]
         print(f"\n{len(listed)} blocks are {'not run' if action == 'not run' else 'run as smaller cases'}:")
         for block in listed:
             print(f"  {block.page.relative_to(ROOT)}:{block.line} {block.reason}")

@@ -14,7 +14,13 @@ author = "The danalab authors"
 release = version = danalab.__version__
 copyright = f"2026, the danalab authors, Apache-2.0; danalab {release}"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "_tooling.math_html", "sphinx_copybutton"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "_tooling.math_html",
+    "sphinx_copybutton",
+]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_tooling"]
 root_doc = "index"
@@ -40,7 +46,9 @@ html_copy_source = False
 html_use_index = False  # no page links to it, and the search does more
 html_static_path, html_css_files = ["_static"], ["site.css"]
 html_js_files = [(name, {"defer": "defer"}) for name in ("site.js", "figures.js")]
-html_theme_options = {"light_css_variables": {"color-brand-primary": "#1f5fbf", "color-brand-content": "#1f5fbf"}}
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#1f5fbf", "color-brand-content": "#1f5fbf"}
+}
 highlight_language = "none"  # of blocks that name no language
 pygments_style, pygments_dark_style = "friendly", "monokai"
 

@@ -70,12 +70,16 @@ def final_error(make, width: int, length: int, samples: int, batch: int, steps: 
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--board", action="store_true", help="the board's sizes, and its AdamW first")
     if parser.parse_args().board:
         torch.set_num_threads(1)
         sizes = {"width": 128, "length": 64, "samples": 8192, "batch": 512, "steps": 400}
-        adamw = final_error(lambda params: torch.optim.AdamW(params, 0.01, (0.9, 0.99), weight_decay=0.0), **sizes)
+        adamw = final_error(
+            lambda params: torch.optim.AdamW(params, 0.01, (0.9, 0.99), weight_decay=0.0), **sizes
+        )
         print(f"AdamW of the board: final loss {adamw:.6g}")
     else:
         sizes = {"width": 24, "length": 12, "samples": 1024, "batch": 64, "steps": 200}

@@ -41,7 +41,9 @@ def main() -> None:
 
     text = torch.tensor(list(inspect.getsource(nn.Module).encode()))
     for step in range(STEPS):
-        starts = torch.randint(len(text) - CONTEXT, (ranks * BATCH,), generator=torch.Generator().manual_seed(step))
+        starts = torch.randint(
+            len(text) - CONTEXT, (ranks * BATCH,), generator=torch.Generator().manual_seed(step)
+        )
         windows = text[starts[rank::ranks, None] + torch.arange(CONTEXT + 1)].to(device)
         loss = nn.functional.cross_entropy(model(windows[:, :-1]), windows[:, -1])
         loss.backward()
@@ -55,7 +57,9 @@ def main() -> None:
             if rank == 0:
                 print(f"step {step:3}  loss {mean / ranks:.3f}")
 
-    state = get_optimizer_state_dict(model, optimizer)  # by parameter name, as torch.distributed.checkpoint saves it
+    state = get_optimizer_state_dict(
+        model, optimizer
+    )  # by parameter name, as torch.distributed.checkpoint saves it
     set_optimizer_state_dict(model, optimizer, state)
     if rank == 0:
         print(f"state of {len(state['state'])} parameters; clock at t = {optimizer.coefficients()['t']}")

@@ -42,11 +42,17 @@ def trainer(folder: str, steps: int = STEPS, opt: str = "adana", scheduler: bool
     """A Trainer that stops after `steps` of the run's STEPS."""
     set_seed(0)
     model = GPT2LMHeadModel(
-        GPT2Config(vocab_size=256, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
+        GPT2Config(
+            vocab_size=256, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+        )
     )
     optimizer = build_optimizer(opt, model, lr=3e-3, omega=4.0, horizon=STEPS)
     # With None the Trainer uses its own schedule (lr_scheduler_type, warmup_steps), which works as well.
-    own = lr_scheduler(optimizer, get_schedule("cos_inf", STEPS, warmup=warmup_steps(STEPS))) if scheduler else None
+    own = (
+        lr_scheduler(optimizer, get_schedule("cos_inf", STEPS, warmup=warmup_steps(STEPS)))
+        if scheduler
+        else None
+    )
     arguments = TrainingArguments(
         output_dir=folder,
         max_steps=steps,

@@ -25,7 +25,9 @@ from danalab.optim.groups import DECAYED, kind_by_name
 STEPS = 60
 
 
-def adana(params: Iterable[Tensor], model_name: str, lr: float = 1e-3, omega: float = 4.0, **settings: Any) -> ADana:
+def adana(
+    params: Iterable[Tensor], model_name: str, lr: float = 1e-3, omega: float = 4.0, **settings: Any
+) -> ADana:
     """ADana with two groups, decayed and not; `settings`: horizon [optimizer steps] and others of `ADana`."""
     with torch.device("meta"):
         names = [name for name, _ in GPT(Config.from_name(model_name)).named_parameters()]

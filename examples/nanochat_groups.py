@@ -22,7 +22,12 @@ def setup_optimizer(model: nn.Module, steps: int, matrix_lr: float = 0.02) -> to
     scale = (model.transformer.wte.weight.shape[1] / 768) ** -0.5
     groups = [
         {"kind": "head", "params": [*model.lm_head.parameters()], "lr": 0.004 * scale},
-        {"kind": "embedding", "params": [model.transformer.wte.weight], "lr": 0.02 * scale, "weight_decay": 0.0},
+        {
+            "kind": "embedding",
+            "params": [model.transformer.wte.weight],
+            "lr": 0.02 * scale,
+            "weight_decay": 0.0,
+        },
         {"kind": "vector", "params": [model.resid_lambdas], "lr": 0.005, "weight_decay": 0.0},
         {"kind": "matrix", "params": [*model.transformer.h.parameters()], "lr": matrix_lr},
     ]

@@ -38,7 +38,9 @@ class ADanaConfig(OptimConfig[ADana]):
     def optimizer(cls) -> type[ADana]:
         return ADana
 
-    def build_groups(self, model: nn.Module, strict: bool = True) -> Iterable[torch.Tensor] | list[dict[str, Any]]:
+    def build_groups(
+        self, model: nn.Module, strict: bool = True
+    ) -> Iterable[torch.Tensor] | list[dict[str, Any]]:
         return super().build_groups(model, strict) if self.group_overrides else decay_groups(model)
 
 

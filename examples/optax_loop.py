@@ -19,7 +19,9 @@ STEPS, BATCH, FEATURES, PEAK = 2000, 32, 200, 3e-3
 scales = jnp.arange(1, FEATURES + 1) ** -1.0
 target = jnp.ones(FEATURES)
 
-schedule = optax.warmup_cosine_decay_schedule(0.0, PEAK, warmup_steps=50, decay_steps=STEPS, end_value=0.1 * PEAK)
+schedule = optax.warmup_cosine_decay_schedule(
+    0.0, PEAK, warmup_steps=50, decay_steps=STEPS, end_value=0.1 * PEAK
+)
 # Weight decay follows lr / peak: with a schedule, peak_lr is required.
 optimizer = adana(schedule, peak_lr=PEAK, weight_decay=1e-4, wd_ts=STEPS / 10)
 

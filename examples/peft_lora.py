@@ -27,15 +27,25 @@ STEPS, BATCH, IGNORED = 60, 16, -100
 def open_model(folder: str | None):
     """A model, and the function that encodes a question and its answer: ids of both."""
     if folder is None:
-        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+        sizes = {
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+        }
         model = LlamaForCausalLM(LlamaConfig(vocab_size=257, initializer_range=0.1, **sizes))
         characters = load_tokenizer("bytes")
-        return model, lambda question, answer: (characters.encode(f"{question}\n"), characters.encode(f"{answer}\n"))
+        return model, lambda question, answer: (
+            characters.encode(f"{question}\n"),
+            characters.encode(f"{answer}\n"),
+        )
     tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def encode(question: str, answer: str) -> tuple[list[int], list[int]]:
         asked = [{"role": "user", "content": question}]
-        prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=True)["input_ids"]
+        prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=True)[
+            "input_ids"
+        ]
         return prompt, [*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id]
 
     return AutoModelForCausalLM.from_pretrained(folder), encode
@@ -59,7 +69,9 @@ def batch(encode, draw: random.Random) -> dict[str, torch.Tensor]:
 if __name__ == "__main__":
     torch.manual_seed(0)
     base, encode = open_model(sys.argv[1] if len(sys.argv) > 1 else None)
-    model = get_peft_model(base, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"))
+    model = get_peft_model(
+        base, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
     optimizer = build_optimizer("adana", model, lr=1e-2, omega=4.0, horizon=STEPS)
     schedule = lr_scheduler(optimizer, get_schedule("cos_inf", STEPS, warmup=warmup_steps(STEPS)))
     trained = sum(each.numel() for each in model.parameters() if each.requires_grad)

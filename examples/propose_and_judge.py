@@ -19,7 +19,9 @@ from danalab.experiments.settings import JudgeConfig
 
 ALPHA = 0.05
 """Probability that any of the proposals is called better though none is."""
-SETTINGS = [f"adana:kappa={kappa},delta={delta}" for kappa in (0.75, 0.8, 0.85, 0.9, 0.95) for delta in (4, 16)]
+SETTINGS = [
+    f"adana:kappa={kappa},delta={delta}" for kappa in (0.75, 0.8, 0.85, 0.9, 0.95) for delta in (4, 16)
+]
 
 
 class ClippedMomentum(torch.optim.Optimizer):
@@ -45,7 +47,9 @@ def main() -> None:
     parser.add_argument("--ledger", type=Path, default=Path("judgements"))
     flags = parser.parse_args()
     proposals = [*(SETTINGS[::5] if flags.quick else SETTINGS), f"{__file__}:ClippedMomentum"]
-    short = {"steps": 8, "trials": 1, "budget": "8runs", "track": "images"} if flags.quick else {"track": "char"}
+    short = (
+        {"steps": 8, "trials": 1, "budget": "8runs", "track": "images"} if flags.quick else {"track": "char"}
+    )
     better = []
     for proposal in proposals:
         config = JudgeConfig(

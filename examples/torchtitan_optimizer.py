@@ -48,7 +48,9 @@ def adana(lr: float, steps: int) -> DanalabOptimizers.Config:
         implementation="fused",
         param_groups=[
             ParamGroupConfig(
-                pattern=r"embed|norm|bias", optimizer_name="adana", optimizer_kwargs={"lr": lr, "weight_decay": 0.0}
+                pattern=r"embed|norm|bias",
+                optimizer_name="adana",
+                optimizer_kwargs={"lr": lr, "weight_decay": 0.0},
             ),
             ParamGroupConfig(pattern=r".*", optimizer_name="adana", optimizer_kwargs={"lr": lr}),
         ],

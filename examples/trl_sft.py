@@ -26,7 +26,10 @@ def tokenizer() -> PreTrainedTokenizerFast:
     """Bytes, and an end of text."""
     words = {word: i for i, word in enumerate(["<end>", *sorted(pre_tokenizers.ByteLevel.alphabet())])}
     bytes_ = Tokenizer(models.BPE(vocab=words, merges=[]))
-    bytes_.pre_tokenizer, bytes_.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    bytes_.pre_tokenizer, bytes_.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     return PreTrainedTokenizerFast(tokenizer_object=bytes_, eos_token="<end>", pad_token="<end>")
 
 

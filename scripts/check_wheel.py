@@ -59,7 +59,9 @@ def distributions_of(requirements: Iterable[str], extra: str = "") -> dict[str, 
     for text, extra in waiting:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
-        if name not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": extra})):
+        if name not in found and (
+            requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+        ):
             found[name] = metadata.distribution(name)
             waiting += [(need, "") for need in found[name].requires or []]
     return found
@@ -74,7 +76,15 @@ def environment(folder: Path, wheel: Path, distributions: Iterable[metadata.Dist
             place = Path(str(distribution.locate_file(top)))
             if place.exists() and not (site / top).exists():
                 (site / top).symlink_to(place)
-    words = ["--python", str(folder / "bin" / "python"), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    words = [
+        "--python",
+        str(folder / "bin" / "python"),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    ]
     subprocess.run([sys.executable, "-m", "pip", *words], check=True)
     return folder / "bin"
 

@@ -24,12 +24,16 @@ VENDOR = Path(__file__).parents[1] / "src/danalab/serve/page/vendor"
 def read_package(name: str, version: str) -> tuple[str, dict[str, bytes]]:
     """The checksum of a package's archive, in npm's form, and its files."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["npm", "pack", "--silent", f"{name}@{version}"], cwd=folder, check=True, stdout=sys.stderr)
+        subprocess.run(
+            ["npm", "pack", "--silent", f"{name}@{version}"], cwd=folder, check=True, stdout=sys.stderr
+        )
         (archive,) = Path(folder).iterdir()
         integrity = "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
         with tarfile.open(archive) as opened:
             members = [each for each in opened if each.isfile()]
-            return integrity, {each.name.partition("/")[2]: opened.extractfile(each).read() for each in members}  # type: ignore[union-attr]
+            return integrity, {
+                each.name.partition("/")[2]: opened.extractfile(each).read() for each in members
+            }  # type: ignore[union-attr]
 
 
 def main() -> None:

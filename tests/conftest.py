@@ -30,13 +30,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """The fast suite checks the same examples in every run; one that takes the slow tests draws new ones."""
     config.pluginmanager.register(required_tools)
     caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    if not os.access(next(each for each in (caches, *caches.parents) if each.exists()), os.W_OK):  # a home to read only
+    if not os.access(
+        next(each for each in (caches, *caches.parents) if each.exists()), os.W_OK
+    ):  # a home to read only
         caches = Path(tempfile.gettempdir()) / f"danalab-tests-{os.getuid()}"
         os.environ |= {"XDG_CACHE_HOME": str(caches), "MPLCONFIGDIR": str(caches / "matplotlib")}
     if not config.getoption("--hypothesis-profile", None):
         fast = "not slow" in config.getoption("markexpr")
         settings.load_profile("fixed" if fast else "random")
-    if not config.getoption("numprocesses", None):  # the process that distributes tests to others needs no torch
+    if not config.getoption(
+        "numprocesses", None
+    ):  # the process that distributes tests to others needs no torch
         import torch
         import torch._dynamo  # every optimizer imports it: here once, not in each forked rank (1.5 s of CPU)
 
@@ -76,7 +80,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     random.seed(0)
     np.random.seed(0)
-    torch.default_generator.manual_seed(0)  # `torch.manual_seed` also keeps a stack for each kind of accelerator
+    torch.default_generator.manual_seed(
+        0
+    )  # `torch.manual_seed` also keeps a stack for each kind of accelerator
 
 
 @pytest.hookimpl(wrapper=True)
@@ -96,7 +102,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         if item.get_closest_marker("slow") is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(1800))
     yield
-    items.sort(key=lambda item: item.nodeid.startswith(JAX_TESTS))  # stable; other hooks may have changed the order
+    items.sort(
+        key=lambda item: item.nodeid.startswith(JAX_TESTS)
+    )  # stable; other hooks may have changed the order
 
 
 @pytest.fixture(autouse=True)

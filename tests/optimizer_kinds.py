@@ -6,7 +6,18 @@ from collections.abc import Iterable
 
 import pytest
 
-ONE_OF_EACH = ["adamw", "adana", "auto-dana", "snoo-dana", "muon", "sophia", "soap", "prodigy", "lamb", "sf-adamw"]
+ONE_OF_EACH = [
+    "adamw",
+    "adana",
+    "auto-dana",
+    "snoo-dana",
+    "muon",
+    "sophia",
+    "soap",
+    "prodigy",
+    "lamb",
+    "sf-adamw",
+]
 """Of each way to step: torch's, ours, measured, around another, matrices, Hessian, owned, sums, norms, switched."""
 
 

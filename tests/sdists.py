@@ -19,7 +19,9 @@ def sdist(name: str, version: str, folder: Path) -> Path:
         return place
     with TemporaryDirectory(dir=folder) as new:
         words = ["--quiet", "--no-deps", "--no-binary", ":all:", "--dest", new, f"{name}=={version}"]
-        done = subprocess.run([sys.executable, "-m", "pip", "download", *words], capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "download", *words], capture_output=True, text=True
+        )
         if done.returncode:
             pytest.skip(f"pip gets no source archive of {name}: {done.stderr.strip().splitlines()[-1]}")
         (archive,) = Path(new).glob("*.tar.gz")

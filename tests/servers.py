@@ -38,7 +38,9 @@ def tiny_model(seq_len: int = 512, *, base: bool = False) -> ChatModel:
 class ScriptedEngine:
     """Stands in for the engine: writes what `script` gives for a question, or its rest, a byte or a mark a step."""
 
-    def __init__(self, model: ChatModel, script: Callable[[str], str], seconds: float = 0.0, max_requests: int = 300):
+    def __init__(
+        self, model: ChatModel, script: Callable[[str], str], seconds: float = 0.0, max_requests: int = 300
+    ):
         """Args: seconds: time of a step."""
         self.model, self.script, self.seconds, self.max_requests = model, script, seconds, max_requests
         self.running: dict[int, list[int]] = {}
@@ -105,7 +107,9 @@ def running_server(
     **limits: int,
 ) -> Iterator[RunningServer]:
     """A server that stops at the end of the block, after its running requests; `others`: further models."""
-    settings = replace(settings or ServerSettings(), port=0, **{"max_batch_size": 8, "max_waiting": 300, **limits})
+    settings = replace(
+        settings or ServerSettings(), port=0, **{"max_batch_size": 8, "max_waiting": 300, **limits}
+    )
     metrics = Metrics()
 
     def worker_of(model: ChatModel, engine: ScriptedEngine) -> EngineWorker:

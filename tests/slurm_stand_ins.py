@@ -79,11 +79,16 @@ class Cluster:
             _, index, script = task.split(" ", 2)
             array = {} if index == "N/A" else {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": index}
             codes.append(self.run(["bash", script], **array, **more)[1])
-        self.tasks.write_text("".join(task + "\n" for task in self.tasks.read_text().splitlines()[len(tasks) :]))
+        self.tasks.write_text(
+            "".join(task + "\n" for task in self.tasks.read_text().splitlines()[len(tasks) :])
+        )
         return codes
 
     def run(
-        self, command: list[str], during: Callable[[subprocess.Popen[str], int], None] = lambda *_: None, **more: str
+        self,
+        command: list[str],
+        during: Callable[[subprocess.Popen[str], int], None] = lambda *_: None,
+        **more: str,
     ) -> tuple[int, int, str]:
         """Run a job and all that it queues: (jobs, last exit code, what was said).
 
@@ -94,9 +99,17 @@ class Cluster:
         pending = True
         while pending:
             self.queue.unlink(missing_ok=True)
-            slurm = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(jobs), "SLURM_SUBMIT_DIR": str(REPOSITORY)}
+            slurm = {
+                "SLURM_JOB_ID": "7",
+                "SLURM_RESTART_COUNT": str(jobs),
+                "SLURM_SUBMIT_DIR": str(REPOSITORY),
+            }
             with subprocess.Popen(
-                command, cwd=self.folder, env=self.environment(**slurm, **more), stderr=subprocess.PIPE, text=True
+                command,
+                cwd=self.folder,
+                env=self.environment(**slurm, **more),
+                stderr=subprocess.PIPE,
+                text=True,
             ) as process:
                 during(process, jobs)
                 said += process.communicate()[1]

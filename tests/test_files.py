@@ -97,11 +97,15 @@ def test_content_that_does_not_fit_is_named_with_its_place():
         shares: list[float]
 
     assert validated(Facts, {"tokens": 3, "shares": [1, 0.5]}, "facts.json") == Facts(3, [1.0, 0.5])
-    with pytest.raises(UserError, match=r"^facts\.json: malformed: shares\.1: Input should be a valid number"):
+    with pytest.raises(
+        UserError, match=r"^facts\.json: malformed: shares\.1: Input should be a valid number"
+    ):
         validated(Facts, {"tokens": 3, "shares": [1, "x"]}, "facts.json")
 
 
-@pytest.mark.parametrize(("text", "value"), [("1e-3", 1e-3), ("1E3", 1e3), ("-.5e1", -5.0), ("1e", "1e"), ("12", 12)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-3", 1e-3), ("1E3", 1e3), ("-.5e1", -5.0), ("1e", "1e"), ("12", 12)]
+)
 def test_numbers_with_an_exponent_are_numbers(tmp_path, text, value):
     (tmp_path / "a.yaml").write_text(text)
     got = read_yaml(tmp_path / "a.yaml")

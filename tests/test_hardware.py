@@ -61,7 +61,10 @@ def test_a_quota_limits_threads_unless_the_user_chose_them(monkeypatch):
 def test_affinity_counts_wherever_cores_are_counted():
     script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n" \
              "from danalab.hardware import available_cores; print(available_cores())"  # fmt: skip
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "1\n"
+    assert (
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+        == "1\n"
+    )
     source = Path(hardware.__file__).parents[1]
     users = [file for file in source.rglob("*.py") if "cpu_count" in file.read_text("utf-8")]
     assert users == [Path(hardware.__file__)]

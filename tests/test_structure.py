@@ -58,7 +58,9 @@ def face(package: str) -> dict[str, str]:
     """Public name -> module that defines it, of a package's `__init__.pyi` or `__init__.py`."""
     stub = FILES[package].with_suffix(".pyi")
     named = imports(stub if stub.exists() else FILES[package])
-    return {here: target(module, name) for module, name, here in named if module in FILES and module != package}
+    return {
+        here: target(module, name) for module, name, here in named if module in FILES and module != package
+    }
 
 
 def target(module: str, name: str) -> str:

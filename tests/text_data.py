@@ -8,7 +8,24 @@ from pathlib import Path
 
 from danalab.data import prepare
 
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "ran", "to", "red", "house", "and", "then", "it", "was", "blue"]
+WORDS = [
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "a",
+    "mat",
+    "dog",
+    "ran",
+    "to",
+    "red",
+    "house",
+    "and",
+    "then",
+    "it",
+    "was",
+    "blue",
+]
 
 
 def prepare_texts(folder: Path, train: str, val: str) -> Path:

@@ -26,7 +26,9 @@ from danalab_bench.timing import Say, interleaved, ratios, spread, waiting_clock
 PEERS = ("torch.save", "torch.distributed.checkpoint")
 
 
-def measure(sizes: Sequence[float], rounds: int, folder: Path | None, say: Say, device: str = "cpu") -> dict[str, Any]:
+def measure(
+    sizes: Sequence[float], rounds: int, folder: Path | None, say: Say, device: str = "cpu"
+) -> dict[str, Any]:
     """Measure each size [million parameters] on the disk of `folder`; see `danalab bench checkpoint`."""
     rows = []
     for size in sizes:

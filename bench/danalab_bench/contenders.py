@@ -37,7 +37,9 @@ LR = 1e-6
 TARGETS = {
     **dict.fromkeys(("adana:fused", "dana-mk4:fused"), 1.05),
     **dict.fromkeys(("adana", "dana-mk4"), 1.1),
-    **dict.fromkeys(("dana-star:fused", "dana-star-mk4:fused", "dana-star", "dana-star-mk4", "ademamix"), 1.35),
+    **dict.fromkeys(
+        ("dana-star:fused", "dana-star-mk4:fused", "dana-star", "dana-star-mk4", "ademamix"), 1.35
+    ),
 }
 """Target ratios to the reference: 1.05, times 9/7 for rules that move nine words per parameter instead of seven."""
 
@@ -110,10 +112,15 @@ def _groups(name: str, params: list[Tensor]) -> Any:
 
 def _split(params: Sequence[Tensor]) -> dict[bool, list[Tensor]]:
     """Matrices, and the rest; the first parameter is the embedding."""
-    return {True: [p for p in params[1:] if p.ndim == 2], False: [params[0], *(p for p in params[1:] if p.ndim != 2)]}
+    return {
+        True: [p for p in params[1:] if p.ndim == 2],
+        False: [params[0], *(p for p in params[1:] if p.ndim != 2)],
+    }
 
 
-def _from_library(name: str, library: str, class_name: str) -> Callable[[list[Tensor]], torch.optim.Optimizer]:
+def _from_library(
+    name: str, library: str, class_name: str
+) -> Callable[[list[Tensor]], torch.optim.Optimizer]:
     if library == "torch":
         module: Any = torch.optim
     else:
@@ -124,7 +131,9 @@ def _from_library(name: str, library: str, class_name: str) -> Callable[[list[Te
     made: Any = getattr(module, class_name, None)
     if not (inspect.isclass(made) and issubclass(made, torch.optim.Optimizer)):
         known = [key for key, value in vars(module).items() if inspect.isclass(value)]
-        raise UserError(f"--opts {name}: {module.__name__} has no optimizer '{class_name}'{nearest(class_name, known)}")
+        raise UserError(
+            f"--opts {name}: {module.__name__} has no optimizer '{class_name}'{nearest(class_name, known)}"
+        )
 
     construct: Any = made  # each class takes arguments of its own
 
@@ -132,7 +141,9 @@ def _from_library(name: str, library: str, class_name: str) -> Callable[[list[Te
         if class_name == "Muon" and library == "torch":
             return construct(_split(params)[True], lr=LR)
         if "Muon" in class_name:
-            return construct([{"params": part, "use_muon": flag} for flag, part in _split(params).items()], lr=LR)
+            return construct(
+                [{"params": part, "use_muon": flag} for flag, part in _split(params).items()], lr=LR
+            )
         return construct(params, lr=LR)
 
     return build

@@ -151,7 +151,11 @@ def preparation(folder: Path, times: dict[str, int], rounds: int, say: Say) -> d
             )
         found.sort(key=lambda row: row["share_by_clock"])
         shares = [row["share_by_clock"] for row in found]
-        results[tokenizer.name] = {**found[rounds // 2], "rounds": rounds, "clock_range": [shares[0], shares[-1]]}
+        results[tokenizer.name] = {
+            **found[rounds // 2],
+            "rounds": rounds,
+            "clock_range": [shares[0], shares[-1]],
+        }
     return results
 
 

@@ -205,7 +205,9 @@ def _measure_trace(model: Decoder, theirs: Any, requests: int, rounds: int, say:
     }  # fmt: skip
     for name in work:
         speed, first = result["tokens_per_second"][name]["median"], result["seconds"][name]["first_token"]
-        say(f"trace, {name}: {speed:.0f} tokens/s; first token p50 {first['p50']:.3f} s, p99 {first['p99']:.3f} s")
+        say(
+            f"trace, {name}: {speed:.0f} tokens/s; first token p50 {first['p50']:.3f} s, p99 {first['p99']:.3f} s"
+        )
     return result
 
 

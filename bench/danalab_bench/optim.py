@@ -116,7 +116,9 @@ def measure(
         **({"clock": "processor time of one thread", "threads": 1} if of_thread else {}),
         **({"shared": f"the machine was shared: load average {own['load_average']:.1f}"} if busy else {}),
         "sizes": {
-            size if size == MANY else f"{size}M": _measure_size(device, size, rounds, chosen[size], report, clock)
+            size if size == MANY else f"{size}M": _measure_size(
+                device, size, rounds, chosen[size], report, clock
+            )
             for size in sizes
         },
     }
@@ -153,14 +155,22 @@ def _measure_size(
     clock: Callable[[Work], float],
 ) -> dict[str, Any]:
     vocab, width, layers = SIZES.get(size, (0, 0, 0))
-    numel = vocab * width + width + layers * (12 * width * width + 2 * width + 128) if size != MANY else 500 * 2000
-    needed = 4 * numel * 14  # parameters, gradients, two for the copy, and the states of the three that exist at once
+    numel = (
+        vocab * width + width + layers * (12 * width * width + 2 * width + 128)
+        if size != MANY
+        else 500 * 2000
+    )
+    needed = (
+        4 * numel * 14
+    )  # parameters, gradients, two for the copy, and the states of the three that exist at once
     if needed > memory_bytes(device):
         raise UserError(
             f"--sizes {size}: needs about {needed / 2**30:.0f} GiB, {device} has"
             f" {memory_bytes(device) / 2**30:.0f} GiB; leave it out"
         )
-    params = transformer(vocab, width, layers, device) if size != MANY else parameters([(2000,)] * 500, device)
+    params = (
+        transformer(vocab, width, layers, device) if size != MANY else parameters([(2000,)] * 500, device)
+    )
     report(f"{numel / 1e6:.1f}M parameters in {len(params)} tensors, {rounds} rounds")
     report(HEADINGS)
     rows: dict[str, dict[str, Any]] = {}
@@ -180,7 +190,12 @@ def _measure_size(
 
 
 def _duel(
-    entry: Contender, params: list[Tensor], numel: int, rounds: int, device: str, clock: Callable[[Work], float]
+    entry: Contender,
+    params: list[Tensor],
+    numel: int,
+    rounds: int,
+    device: str,
+    clock: Callable[[Work], float],
 ) -> tuple[dict[str, Any], float]:
     """The contender's row, and the bandwidth of the copy in the same rounds [GB/s]."""
     opponents = {REFERENCE, *([entry.peer] if entry.peer else [])} - {entry.name}
@@ -219,7 +234,9 @@ def _duel(
 
 
 def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    tensors = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    tensors = [
+        value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)
+    ]
     return sum(value.numel() * value.element_size() for value in tensors)
 
 

@@ -18,7 +18,10 @@ class PlainBlock(nn.Module):
         super().__init__()
         self.n_heads, self.head_dim = n_heads, d_model // n_heads
         self.norm1, self.norm2 = nn.LayerNorm(d_model, bias=False), nn.LayerNorm(d_model, bias=False)
-        self.q_norm, self.k_norm = nn.LayerNorm(self.head_dim, bias=False), nn.LayerNorm(self.head_dim, bias=False)
+        self.q_norm, self.k_norm = (
+            nn.LayerNorm(self.head_dim, bias=False),
+            nn.LayerNorm(self.head_dim, bias=False),
+        )
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
         self.out = nn.Linear(d_model, d_model, bias=False)
         self.up, self.down = nn.Linear(d_model, mlp_dim, bias=False), nn.Linear(mlp_dim, d_model, bias=False)
@@ -41,7 +44,9 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class PlainModel(nn.Module):
     """The language model; returns the loss."""
 
-    def __init__(self, d_model: int, n_layers: int, n_heads: int, mlp_dim: int, vocab_size: int, seq_len: int):
+    def __init__(
+        self, d_model: int, n_layers: int, n_heads: int, mlp_dim: int, vocab_size: int, seq_len: int
+    ):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, d_model)
         self.blocks = nn.ModuleList(PlainBlock(d_model, n_heads, mlp_dim) for _ in range(n_layers))
@@ -82,7 +87,13 @@ class PlainLoop:
         lr: float = 1e-3,
     ):
         self.model = model.to(device)
-        self.tokens, self.batch_size, self.seq_len, self.device, self.dtype = tokens, batch_size, seq_len, device, dtype
+        self.tokens, self.batch_size, self.seq_len, self.device, self.dtype = (
+            tokens,
+            batch_size,
+            seq_len,
+            device,
+            dtype,
+        )
         decayed = [p for p in model.parameters() if p.ndim > 1]
         rest = [p for p in model.parameters() if p.ndim <= 1]
         groups = [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]

@@ -19,7 +19,9 @@ def sgd_volterra(
     at = np.asarray(times, float)
     n = round(float(at.max()) / dt) + 1
     if n > 50_000:
-        raise UserError(f"{n} grid points of the Volterra equation are too many; take a larger dt or a shorter time")
+        raise UserError(
+            f"{n} grid points of the Volterra equation are too many; take a larger dt or a shorter time"
+        )
     weight, lam = spectrum.multiplicity, spectrum.lam
     rate = 2 * gamma2 * lam - (1 + 1 / batch) * gamma2**2 * lam**2
     t = dt * np.arange(n)
@@ -40,7 +42,9 @@ def limit_kappa(alpha: float, ratio: float) -> float:
     def excess(log_kappa: float) -> float:
         kappa = math.exp(log_kappa)
         # In log x the integrand is one smooth bump for every kappa.
-        inside = quad(lambda s: math.exp(s) / (kappa + math.exp(2 * alpha * s)), -40, math.log(ratio), limit=400)[0]
+        inside = quad(
+            lambda s: math.exp(s) / (kappa + math.exp(2 * alpha * s)), -40, math.log(ratio), limit=400
+        )[0]
         return kappa * inside - 1
 
     return math.exp(root_scalar(excess, bracket=(-12, 12), xtol=1e-13, method="brentq").root)

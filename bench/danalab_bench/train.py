@@ -112,7 +112,9 @@ def make_trainer(
 def make_plain(case: TrainingCase, data: Path, device: str, dtype: torch.dtype) -> PlainLoop:
     """The loop written by hand for the same model."""
     sizes = dimensions(case.arch, case.heads, case.vocab_size)
-    model = PlainModel(sizes.d_model, sizes.n_layers, sizes.n_heads, sizes.mlp_dim, case.vocab_size, case.seq_len)
+    model = PlainModel(
+        sizes.d_model, sizes.n_layers, sizes.n_heads, sizes.mlp_dim, case.vocab_size, case.seq_len
+    )
     if device == "cuda":
         model = torch.compile(model)
     return PlainLoop(
@@ -207,7 +209,9 @@ def _plain_alone(case: TrainingCase, data: Path, rounds: int) -> dict[str, Any]:
 
 def line(row: dict[str, Any]) -> str:
     """A case as text."""
-    words = [f"{row['arch']} heads {row['heads']}, batch {row['batch_size']} x {row['seq_len']}, {row['loss']} loss"]
+    words = [
+        f"{row['arch']} heads {row['heads']}, batch {row['batch_size']} x {row['seq_len']}, {row['loss']} loss"
+    ]
     if row["activation_checkpointing"] != "none":
         words.append(f"checkpointing {row['activation_checkpointing']}")
     for key, text in (

@@ -34,7 +34,14 @@ from danalab.train.system.device import machine
 from danalab.train.trainer import Trainer
 from danalab_bench import environment
 from danalab_bench.timing import WARM_UP, Say, ratios, spread
-from danalab_bench.train import BlocksTimed, TimedBlocks, TrainingCase, make_plain, make_trainer, random_tokens
+from danalab_bench.train import (
+    BlocksTimed,
+    TimedBlocks,
+    TrainingCase,
+    make_plain,
+    make_trainer,
+    random_tokens,
+)
 
 BLOCK = 5
 """Steps of a turn."""
@@ -63,7 +70,9 @@ def cells(heads: Sequence[int], threads: Sequence[int]) -> list[ThreadedCase]:
     ]
 
 
-def measure(chosen: Sequence[ThreadedCase], rounds: int, say: Say, sides: Sequence[str] = ()) -> dict[str, Any]:
+def measure(
+    chosen: Sequence[ThreadedCase], rounds: int, say: Say, sides: Sequence[str] = ()
+) -> dict[str, Any]:
     """Measure each cell; `sides`: of `SIDES`, by default all that the CPU has instructions for."""
     if not sides:
         sides = SIDES if multiplies_bfloat16() else SIDES[:2]
@@ -102,7 +111,10 @@ def _measure_cell(cell: ThreadedCase, rounds: int, sides: Sequence[str]) -> dict
     for side in sides:
         rate = tokens / median(seconds[side])
         dtype = side.split()[1]
-        row["sides"][side] = {"tokens_per_second": rate, "share_of_matrix_rate": rate * flops / matrix_rate[dtype]}
+        row["sides"][side] = {
+            "tokens_per_second": rate,
+            "share_of_matrix_rate": rate * flops / matrix_rate[dtype],
+        }
         if side.startswith("trainer"):
             working = [1 - turn["working"] / turn["seconds"] for turn in turns[side]]
             row["sides"][side]["overhead"] = spread(working)
@@ -149,7 +161,9 @@ class _Side:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise UserError(f"the {self._name} ended with exit code {self._process.wait()}; see the messages above")
+            raise UserError(
+                f"the {self._name} ended with exit code {self._process.wait()}; see the messages above"
+            )
         return json.loads(line)
 
 
@@ -159,7 +173,9 @@ def lines(row: dict[str, Any]) -> Iterator[str]:
     for side, values in row["sides"].items():
         text = f"{name:<36} {side:<17}{values['tokens_per_second']:>9,.0f} tok/s"
         text += f", {values['share_of_matrix_rate']:4.0%} of the matrix rate"
-        text += "".join(f", {values[key]['median']:.2f} x {key[5:]}" for key in sorted(values) if key[:5] == "over ")
+        text += "".join(
+            f", {values[key]['median']:.2f} x {key[5:]}" for key in sorted(values) if key[:5] == "over "
+        )
         yield text
 
 

@@ -98,7 +98,9 @@ def train(flags: TrainFlags) -> None:
     if flags.device == "cpu":
         from danalab_bench import train_cpu
 
-        flags.finish(train_cpu.measure(train_cpu.cells(flags.heads or (2, 4), flags.threads), flags.rounds, flags.say))
+        flags.finish(
+            train_cpu.measure(train_cpu.cells(flags.heads or (2, 4), flags.threads), flags.rounds, flags.say)
+        )
         return
     from danalab_bench.train import GPU_CASES, measure
 

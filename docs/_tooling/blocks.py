@@ -26,7 +26,8 @@ _DIRECTIVE = re.compile(
     r"<!-- ((?:not run: |with: |instead: |before: |file: |from )(?:(?!-->).)*?) -->\s*\Z", re.DOTALL
 )
 _COMMAND = re.compile(
-    r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(danalab|make|pip|python3?|source|bash|sbatch|srun|torchrun|cp|cd|curl) ", re.MULTILINE
+    r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(danalab|make|pip|python3?|source|bash|sbatch|srun|torchrun|cp|cd|curl) ",
+    re.MULTILINE,
 )
 
 
@@ -52,7 +53,9 @@ class Block:
             return "file"
         if self.language == "python":
             return "python"
-        is_shell = self.language in ("bash", "sh", "console") or (not self.language and _COMMAND.search(self.text))
+        is_shell = self.language in ("bash", "sh", "console") or (
+            not self.language and _COMMAND.search(self.text)
+        )
         return "shell" if is_shell else "text"
 
     @property
@@ -109,7 +112,9 @@ def blocks(page: Path) -> list[Block]:
                 page,
                 text[: match.start("text")].count("\n") + 1,
                 match["language"],
-                re.sub(rf"^{match['indent']}", "", match["text"], flags=re.MULTILINE),  # a block of a list is indented
+                re.sub(
+                    rf"^{match['indent']}", "", match["text"], flags=re.MULTILINE
+                ),  # a block of a list is indented
                 directive[1].strip() if directive else "",
             )
         )

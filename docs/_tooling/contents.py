@@ -54,7 +54,9 @@ def pictures(page: str) -> str:
         text, light = re.search(r'<img alt="([^"]*)" src="([^"]*)"', match[0]).groups()  # pyright: ignore[reportOptionalMemberAccess]
         name = re.fullmatch(r".*figures/moving/(\w+)-light\.svg", light)
         images = ((light, "only-light"), (light.replace("-light.", "-dark."), "only-dark"))
-        shown = "\n\n".join(f"```{{image}} {file}\n:alt: {text}\n:class: {theme}\n```" for file, theme in images)
+        shown = "\n\n".join(
+            f"```{{image}} {file}\n:alt: {text}\n:class: {theme}\n```" for file, theme in images
+        )
         return f'<figure class="moving" data-figure="{name[1]}">\n\n{shown}\n\n</figure>' if name else shown
 
     return re.sub(r"<picture>.*?</picture>", change, page, flags=re.DOTALL)

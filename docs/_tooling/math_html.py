@@ -13,7 +13,9 @@ def inline(visitor: Any, node: Any) -> None:
 
 def block(visitor: Any, node: Any) -> None:
     """Sphinx's hook for a formula of its own; one that is wider than a phone is scrolled."""
-    visitor.body.append(f'<div class="math" style="overflow-x: auto">{convert(node.astext(), display="block")}</div>')
+    visitor.body.append(
+        f'<div class="math" style="overflow-x: auto">{convert(node.astext(), display="block")}</div>'
+    )
     _skip()
 
 

@@ -74,7 +74,11 @@ def verb_page(verb: str) -> str:
 
 def metrics() -> str:
     """The keys of the rows of metrics.jsonl."""
-    lines = ["# Metrics", "", "Keys of a row of `metrics.jsonl`, TensorBoard and W&B. Values that are unknown or not"]
+    lines = [
+        "# Metrics",
+        "",
+        "Keys of a row of `metrics.jsonl`, TensorBoard and W&B. Values that are unknown or not",
+    ]
     lines += ["finite are left out; `<name>` stands for a name of the run.", ""]
     lines += ["| key | unit | meaning |", "| --- | --- | --- |"]
     lines += [f"| `{name}` | {unit} | {meaning} |" for name, (unit, meaning) in METRICS.items()]

@@ -52,7 +52,9 @@ def prepare(folder: Path) -> dict[str, str]:
             (folder / name).symlink_to(ROOT / name)
     os.chdir(folder)
     os.environ["PATH"] = f"{tools}:{os.environ['PATH']}"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "DATASETS_DIR"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "DATASETS_DIR"))
+    }
     return {**kept, "PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": "", "SMALL": SMALL}
 
 

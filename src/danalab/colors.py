@@ -9,7 +9,12 @@ OPTIMIZER_COLORS = {
     "adana-cooldown": "#76b900",
 }
 _MARKERS = {**{name: facts.marker for name, facts in FACTS.items()}, "adana-cooldown": "d"}
-ALGORITHM_COLORS = {"adam": "#1f77b4", "sgd-m": "#3a3a3a", "dana-constant": "#ff7f0e", "dana-decaying": "#006d5b"}
+ALGORITHM_COLORS = {
+    "adam": "#1f77b4",
+    "sgd-m": "#3a3a3a",
+    "dana-constant": "#ff7f0e",
+    "dana-decaying": "#006d5b",
+}
 """Algorithms of the theory that are not optimizers of `danalab.optim`."""
 _OTHERS = ("#393b79", "#637939", "#ad494a", "#7b4173", "#3182bd", "#e6550d")
 

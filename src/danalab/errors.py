@@ -67,12 +67,16 @@ def describe_os_error(error: OSError) -> str | None:
         return f"{error.filename}: {error.strerror}"
     # The system names no file that is open; `danalab.files.naming` names those of ours.
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return f"standard output, or a file that was open, could not be written: {error.strerror}" if full else None
+    return (
+        f"standard output, or a file that was open, could not be written: {error.strerror}" if full else None
+    )
 
 
 def printable(text: str) -> str:
     """The text without control characters, which could move the cursor or change the terminal."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text
+    )
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

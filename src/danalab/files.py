@@ -248,7 +248,11 @@ def validated(kind: type[T], content: Any, place: object, *, strict: bool = Fals
 
     try:
         adapter = _adapter(kind)
-        return adapter.validate_json(json.dumps(content), strict=True) if strict else adapter.validate_python(content)
+        return (
+            adapter.validate_json(json.dumps(content), strict=True)
+            if strict
+            else adapter.validate_python(content)
+        )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))

@@ -52,8 +52,12 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def multiplies_bfloat16() -> bool:
     """Whether torch has instructions here that multiply bfloat16; without them products take tens of times as long."""
     facts = processor()
-    wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")  # torch may be held to less than the CPU has
-    return " bf16" in facts or (wide and ("avx512_bf16" in facts or "amx_bf16" in facts))  # cheap: asked in every step
+    wide = torch.backends.cpu.get_cpu_capability().startswith(
+        "AVX512"
+    )  # torch may be held to less than the CPU has
+    return " bf16" in facts or (
+        wide and ("avx512_bf16" in facts or "amx_bf16" in facts)
+    )  # cheap: asked in every step
 
 
 def instruction_sets() -> list[str]:
@@ -76,14 +80,20 @@ def target() -> str:
         raise UserError(f"unknown DANALAB_TARGET '{name}'{nearest(name, known)}; known: {', '.join(known)}")
     usable = ["native", *instruction_sets()]
     if name not in usable:
-        raise UserError(f"DANALAB_TARGET={name}: this CPU does not have its instructions; use {' or '.join(usable)}")
+        raise UserError(
+            f"DANALAB_TARGET={name}: this CPU does not have its instructions; use {' or '.join(usable)}"
+        )
     return name
 
 
 def compiler() -> str | None:
     """The C++ compiler: $CXX, else the first of c++, g++, clang++ on PATH; None where there is none."""
     named = os.environ.get("CXX")
-    return shutil.which(named) if named else next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+    return (
+        shutil.which(named)
+        if named
+        else next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+    )
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,9 @@ class NativeLibrary:
         own = platform.processor()
         if target() == "native" and processor():  # machines with different CPUs may share a home folder
             lines = processor().splitlines()
-            own = "".join(sorted(line for line in lines if line.startswith(("model name", "flags", "Features"))))
+            own = "".join(
+                sorted(line for line in lines if line.startswith(("model name", "flags", "Features")))
+            )
         texts, flags = [source.read_text() for source in self.sources], " ".join((*FLAGS, *self.flags))
         parts = [*texts, flags, compiler() or "", own, platform.machine(), torch.__version__]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
@@ -144,8 +156,12 @@ class NativeLibrary:
         cxx = compiler()
         if cxx is None:
             named = os.environ.get("CXX")
-            looked = f"$CXX={named} is not there" if named else "no C++ compiler (c++, g++, clang++) is on PATH"
-            raise UserError(f"{self.setting} needs a C++ compiler, but {looked}; install g++ or use {self.instead}")
+            looked = (
+                f"$CXX={named} is not there" if named else "no C++ compiler (c++, g++, clang++) is on PATH"
+            )
+            raise UserError(
+                f"{self.setting} needs a C++ compiler, but {looked}; install g++ or use {self.instead}"
+            )
         log.info("compiling %s with %s (once; kept in %s)", self.purpose, cxx, path.parent)
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".so")
         os.close(handle)
@@ -159,7 +175,9 @@ class NativeLibrary:
                 if result.returncode == 0:
                     break
             else:
-                lines = [line for line in result.stderr.splitlines() if "error" in line] or result.stderr.splitlines()
+                lines = [
+                    line for line in result.stderr.splitlines() if "error" in line
+                ] or result.stderr.splitlines()
                 raise UserError(
                     f"compiling {self.purpose} with {cxx} failed: {(lines or ['no message'])[0].strip()};"
                     f" set CXX to another compiler or use {self.instead}"

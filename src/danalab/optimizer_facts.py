@@ -195,13 +195,17 @@ FACTS: dict[str, Facts] = {
         rate=Usual(0.03, "relative to the weights; arXiv 1804.04235 has 0.01, a short sweep 0.03"),
     ),
     "lamb": Facts(
-        rate=Relative("adamw", 3.0, "its trust ratio, norm of weights over norm of update, is small; by a short sweep")
+        rate=Relative(
+            "adamw", 3.0, "its trust ratio, norm of weights over norm of update, is small; by a short sweep"
+        )
     ),
     "sf-adamw": Facts(
         rate=Relative("adamw", 2.0, "arXiv 2405.15682: 1 to 10 times that of a schedule"), color="#7EC8E3"
     ),
     "sf-sgd": Facts(state_words=1.0, rate=Usual(3.0, "arXiv 2405.15682: 10 times and more that of SGD")),
-    "signsgd": Facts(state_words=0.0, rate=Relative("adamw", 0.2, "a sign update, as Lion's; a short sweep agrees")),
+    "signsgd": Facts(
+        state_words=0.0, rate=Relative("adamw", 0.2, "a sign update, as Lion's; a short sweep agrees")
+    ),
     "signum": Facts(state_words=1.0, rate=Relative("adamw", 0.2, "a sign update, as Lion's")),
 }
 """Name -> facts, in the order in which lists show them."""

@@ -52,7 +52,9 @@ def test_bad_input_is_one_line(words, complaint, capsys):
 
 def test_contenders_that_decode_different_tokens_are_not_compared(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("transformers")
-    monkeypatch.setattr(generate, "CONFIG", ModelConfig("qwen3", 32, 1, 2, 16, 48, 61, 512, attention_gate=False))
+    monkeypatch.setattr(
+        generate, "CONFIG", ModelConfig("qwen3", 32, 1, 2, 16, 48, 61, 512, attention_gate=False)
+    )
     monkeypatch.setattr(generate, "_generate", lambda theirs, prompts, tokens: [[0] * tokens] * len(prompts))
     with pytest.raises(UserError, match="danalab and transformers decode different tokens"):
         generate.measure([1], 3, 0, 1, print)

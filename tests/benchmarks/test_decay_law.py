@@ -49,7 +49,9 @@ def test_a_few_steps_lower_the_loss_of_every_problem_reproducibly(problem):
 def test_an_interrupted_search_goes_on_and_ends_between_two_rates(tmp_path, monkeypatch):
     cell = Cell("teacher", 20, 64, "adana", "none", 2)
     made = []
-    monkeypatch.setattr(decay_law, "run", lambda cell, lr, seed: made.append((lr, seed)) or (math.log(lr / 0.03)) ** 2)
+    monkeypatch.setattr(
+        decay_law, "run", lambda cell, lr, seed: made.append((lr, seed)) or (math.log(lr / 0.03)) ** 2
+    )
     file = tmp_path / "rows.jsonl"
     assert Results(file).tune(cell, 2e-3) == pytest.approx(0.032)
     assert {lr for lr, _ in made} >= {0.016, 0.032, 0.064}

@@ -11,7 +11,9 @@ import torch
 import gpu_check
 
 
-@pytest.mark.parametrize("section", ["rules", "matrices", "resume", pytest.param("step", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "section", ["rules", "matrices", "resume", pytest.param("step", marks=pytest.mark.slow)]
+)
 def test_a_section_holds_on_a_cpu(section):
     rows = list(gpu_check.SECTIONS[section](gpu_check.Bench(torch.device("cpu"), dry=True)))
     assert rows
@@ -41,7 +43,9 @@ def test_rows_are_written_as_sections_end_and_one_that_fails_costs_no_other(monk
         raise RuntimeError("lost")
 
     monkeypatch.setattr("sys.argv", ["gpu_check.py", "--dry-run", "--out", str(tmp_path)])
-    monkeypatch.setattr(gpu_check, "SECTIONS", {"broken": broken, "fine": lambda bench: [{"task": "t", "ok": True}]})
+    monkeypatch.setattr(
+        gpu_check, "SECTIONS", {"broken": broken, "fine": lambda bench: [{"task": "t", "ok": True}]}
+    )
     assert gpu_check.main() == 1
     rows = [json.loads(line) for line in (tmp_path / "check.jsonl").read_text().splitlines()]
     assert [row.get("task", row.get("error")) for row in rows[1:]] == ["first", "RuntimeError: lost", "t"]

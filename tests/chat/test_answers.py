@@ -91,8 +91,12 @@ def test_answers_are_sampled_from_the_whole_distribution_of_the_present_weights(
         for answer in answers:
             prompt = request().prompt
             with torch.no_grad():
-                logits = model(torch.tensor([[*prompt, *answer.tokens][:-1]]))[0, len(prompt) - 1 :, : CHAT.n_ids]
-            expected = (logits / temperature).log_softmax(-1).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
+                logits = model(torch.tensor([[*prompt, *answer.tokens][:-1]]))[
+                    0, len(prompt) - 1 :, : CHAT.n_ids
+                ]
+            expected = (
+                (logits / temperature).log_softmax(-1).gather(1, torch.tensor(answer.tokens)[:, None])[:, 0]
+            )
             torch.testing.assert_close(torch.tensor(answer.log_probs), expected, rtol=1e-4, atol=1e-5)
 
 

@@ -40,14 +40,19 @@ def test_the_template_gives_the_same_tokens_and_mask(pair, conversation):
     assert found["input_ids"] == rendered.ids
     assert found["assistant_masks"] == rendered.mask
     prompt = Conversation(conversation.messages[:-1])
-    asked = theirs.apply_chat_template(prompt.as_dict()["messages"], add_generation_prompt=True, return_dict=True)
+    asked = theirs.apply_chat_template(
+        prompt.as_dict()["messages"], add_generation_prompt=True, return_dict=True
+    )
     assert asked["input_ids"] == ours.render_prompt(prompt)
 
 
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
-        ([{"role": "user", "content": "x<|assistant_start|>"}], "spells the special token <|assistant_start|>"),
+        (
+            [{"role": "user", "content": "x<|assistant_start|>"}],
+            "spells the special token <|assistant_start|>",
+        ),
         ([{"role": "user", "content": "x"}, {"role": "user", "content": "x"}], "roles out of order"),
         ([{"role": "user", "content": "x"}, {"role": "system", "content": "x"}], "roles out of order"),
     ],

@@ -40,7 +40,9 @@ def test_a_conversation_is_rendered_with_the_mask_on_what_the_assistant_says():
 def test_several_turns_follow_each_other_in_one_document():
     turns = ("Hi", "Hello", "Bye", "See you")
     roles = ("user", "assistant") * 2
-    conversation = Conversation(tuple(Message.of(role, text) for role, text in zip(roles, turns, strict=True)))
+    conversation = Conversation(
+        tuple(Message.of(role, text) for role, text in zip(roles, turns, strict=True))
+    )
     ids, mask = render_conversation(BYTES, conversation)
     assert ids.count(FORMAT.bos) == 1
     assert ids.count(FORMAT.user_start) == ids.count(FORMAT.assistant_end) == 2
@@ -75,7 +77,9 @@ def test_an_answer_that_has_begun_is_continued():
 def test_what_was_rendered_is_parsed_back():
     conversation = Conversation.ask("12*7?", CALL)
     ids, _ = FORMAT.render(conversation)
-    assert FORMAT.parse(ids[len(FORMAT.render_prompt(Conversation.ask("12*7?"))) :]) == conversation.messages[-1]
+    assert (
+        FORMAT.parse(ids[len(FORMAT.render_prompt(Conversation.ask("12*7?"))) :]) == conversation.messages[-1]
+    )
 
 
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
@@ -89,11 +93,16 @@ def test_every_answer_survives_rendering_and_parsing(answer, question):
     assert conversation_of(json.loads(conversation.as_json_line())) == conversation
     ids, mask = FORMAT.render(conversation)
     assert len(ids) == len(mask)
-    assert FORMAT.parse(ids[len(FORMAT.render_prompt(Conversation.ask(question))) :]) == conversation.messages[-1]
+    assert (
+        FORMAT.parse(ids[len(FORMAT.render_prompt(Conversation.ask(question))) :])
+        == conversation.messages[-1]
+    )
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(st.sampled_from(sorted(BYTES.specials.values())), st.integers(-5, 400)), max_size=30))
+@given(
+    st.lists(st.one_of(st.sampled_from(sorted(BYTES.specials.values())), st.integers(-5, 400)), max_size=30)
+)
 def test_parsing_never_fails_and_gives_a_valid_message(ids):
     message = FORMAT.parse(ids)
     assert message is None or message.text.strip()
@@ -221,12 +230,15 @@ json_values = st.recursive(
     | st.floats()
     | st.sampled_from(["", "a", "user", "human", "gpt", "tool"]),
     lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["role", "type", "name"]), inner, max_size=2)
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["role", "type", "name"]), inner, max_size=2)
     ),
     max_leaves=5,
 )
 entries = st.dictionaries(
-    st.sampled_from(["role", "from", "content", "value", "weight", "tool_calls", "calculations", "tool_call_id"]),
+    st.sampled_from(
+        ["role", "from", "content", "value", "weight", "tool_calls", "calculations", "tool_call_id"]
+    ),
     json_values,
     max_size=4,
 )

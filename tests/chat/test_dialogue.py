@@ -32,7 +32,9 @@ def test_follow_ups_begin_with_the_result_before_and_names_are_asked_back():
         name = result = ""
         for turn in turns(problem):
             said = turn.content
-            if re.fullmatch(r"(Add|Subtract) \d+ (to|from) that\.|(Plus|And plus|Minus) \d+\?", turn.question):
+            if re.fullmatch(
+                r"(Add|Subtract) \d+ (to|from) that\.|(Plus|And plus|Minus) \d+\?", turn.question
+            ):
                 assert said.startswith(f"<<{result}")
                 follow_ups += 1
             if turn.needs_tool:
@@ -74,7 +76,13 @@ def test_settings_out_of_range_are_refused(bad):
 
 
 def test_conversations_of_a_local_file_keep_their_turns_and_system_message(tmp_path):
-    messages = [("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello"), ("user", "Bye"), ("assistant", "Ciao")]
+    messages = [
+        ("system", "Be brief."),
+        ("user", "Hi"),
+        ("assistant", "Hello"),
+        ("user", "Bye"),
+        ("assistant", "Ciao"),
+    ]
     line = {"messages": [{"role": role, "content": text} for role, text in messages], "source": "x"}
     file = tmp_path / "smoltalk.jsonl"
     file.write_text(json.dumps(line) + "\n" + json.dumps({"messages": line["messages"][1:3]}) + "\n")

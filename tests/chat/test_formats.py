@@ -52,7 +52,9 @@ def folder(tmp_path_factory):
     """A model as a stranger would publish it: ChatML, and weights that know nothing."""
     made = tmp_path_factory.mktemp("foreign") / "stranger"
     train_bpe(CORPUS, 300).save(made)
-    model = build_model(ModelConfig("qwen3", 32, 1, 2, 16, 64, vocab_size=320, seq_len=128, attention_gate=False))
+    model = build_model(
+        ModelConfig("qwen3", 32, 1, 2, 16, 64, vocab_size=320, seq_len=128, attention_gate=False)
+    )
     settings, weights = to_huggingface(model.config, model.state_dict())
     (made / "config.json").write_text(json.dumps(settings))
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, made / "model.safetensors")
@@ -103,9 +105,13 @@ def test_an_answer_ends_with_the_models_own_end_token(stranger):
 
 def test_tools_are_refused(stranger):
     asked = ChatRequest(messages=[{"role": "user", "content": "x"}], tools=[{"name": "f"}])
-    with pytest.raises(RequestError, match="'tools' need a model that danalab sft has trained; stranger is not one"):
+    with pytest.raises(
+        RequestError, match="'tools' need a model that danalab sft has trained; stranger is not one"
+    ):
         plan_chat(asked, stranger, 1, "")
-    called = Conversation((Message.of("user", "x"), Message("assistant", (Part("call", "{}"), Part("result", "1")))))
+    called = Conversation(
+        (Message.of("user", "x"), Message("assistant", (Part("call", "{}"), Part("result", "1"))))
+    )
     with pytest.raises(UserError, match="calls of functions need a model that danalab sft has trained"):
         stranger.format.render_prompt(called)
 
@@ -172,7 +178,10 @@ def test_an_imported_run_and_its_export_talk_as_the_folder_does(stranger, folder
 
 @pytest.mark.parametrize(
     "start",
-    ["--resume-from run", *(pytest.param(f"--init-from {of}", marks=pytest.mark.slow) for of in ("run", "foreign"))],
+    [
+        "--resume-from run",
+        *(pytest.param(f"--init-from {of}", marks=pytest.mark.slow) for of in ("run", "foreign")),
+    ],
 )
 def test_a_run_that_starts_from_a_model_keeps_its_template(
     start, stranger, folder, tmp_path, monkeypatch, caplog, capsys

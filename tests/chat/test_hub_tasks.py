@@ -35,7 +35,9 @@ def test_gsm8k_calls_the_calculator_where_the_data_marks_a_calculation(tmp_path)
 
 
 def test_mmlu_and_arc_in_every_form_in_which_they_are_distributed(tmp_path):
-    write(tmp_path / "a.jsonl", {"question": "q?", "choices": ["w", "x", "y", "z"], "answer": 2, "subject": "s"})
+    write(
+        tmp_path / "a.jsonl", {"question": "q?", "choices": ["w", "x", "y", "z"], "answer": 2, "subject": "s"}
+    )
     with open(tmp_path / "b.csv", "w", newline="") as file:
         csv.writer(file).writerow(["q?", "w", "x", "y", "z", "C"])
     (same,) = make_task(f"mmlu:path={tmp_path / 'a.jsonl'}")[0][:]

@@ -73,7 +73,9 @@ def test_anything_else_fails_with_its_reason(program, reason):
     assert reason in result.reason
 
 
-@pytest.mark.parametrize("body", ["while True: pass", "import time; time.sleep(60)", "while True: print('x' * 10**6)"])
+@pytest.mark.parametrize(
+    "body", ["while True: pass", "import time; time.sleep(60)", "while True: print('x' * 10**6)"]
+)
 def test_endless_programs_are_stopped_without_filling_the_memory(body):
     assert run(body, seconds=0.5).reason == "timeout"
 
@@ -238,7 +240,9 @@ assert not found, found
 
 def decide(machine, number, *arguments):
     """What the filter of a machine answers to a system call; its instructions, one by one."""
-    data = struct.pack("iIQ6Q", number, sandbox._MACHINES[machine][0], 0, *arguments, *[0] * (6 - len(arguments)))
+    data = struct.pack(
+        "iIQ6Q", number, sandbox._MACHINES[machine][0], 0, *arguments, *[0] * (6 - len(arguments))
+    )
     program = [struct.unpack("HBBI", step) for step in sandbox._filter(machine)]
     at = value = 0
     while True:
@@ -270,13 +274,19 @@ def test_the_filter_decides_alike_on_both_machines(machine):
         ),
         *((fcntl, (0, command | 1 << 32), deny) for command in (6, 8, 10)),
         *((ioctl, (0, command), permit) for command in (0x5401, 0x5450, 0x5451)),
-        *((ioctl, (0, command), deny) for command in (0x5412, 0x541C, 0x5452, 0x8901, 0x8902, 0x40086602, 0xC0045877)),
+        *(
+            (ioctl, (0, command), deny)
+            for command in (0x5412, 0x541C, 0x5452, 0x8901, 0x8902, 0x40086602, 0xC0045877)
+        ),
         *((openat, (0, 0, flags), permit) for flags in (0, 1, 2, 1 | os.O_TRUNC, 1 << 31 | 0x80000)),
         *((openat, (0, 0, flags), deny) for flags in (os.O_TRUNC, 3 | os.O_TRUNC, os.O_TRUNC | os.O_CREAT)),
         *((openat, (0, 0, flags), ask) for flags in (1 | os.O_CREAT, 1 << 22 | 2, os.O_CREAT)),
         *((clone, (flags,), ask) for flags in (0x3D0F00, 0x7D0F00)),
         *((clone, (flags,), deny) for flags in (0, 17, 0x10000, 0x3D0F00 | 1 << 30, 0x3D0F11, 0x4111)),
-        *((rename, (0, 0, 0, 0, flags), answer) for flags, answer in ((0, permit), (1, permit), (4, deny), (2, deny))),
+        *(
+            (rename, (0, 0, 0, 0, flags), answer)
+            for flags, answer in ((0, permit), (1, permit), (4, deny), (2, deny))
+        ),
     ]:
         assert decide(machine, call[column], *arguments) == answer, (call, arguments)
     assert decide(machine, 435) == sandbox._ABSENT
@@ -355,8 +365,12 @@ def f():
 
 def test_without_isolation_nothing_runs_unless_the_code_is_trusted(monkeypatch):
     monkeypatch.setattr(sandbox, "why_not_isolated", lambda: "no Landlock in this kernel: not implemented")
-    problem = Problem("?", "f", "code", data={"prompt": "def f():\n", "entry_point": "f", "tests": "assert f() == 3"})
-    with pytest.raises(UserError, match=r"cannot be isolated here: no Landlock.*; --trust-model-code runs them"):
+    problem = Problem(
+        "?", "f", "code", data={"prompt": "def f():\n", "entry_point": "f", "tests": "assert f() == 3"}
+    )
+    with pytest.raises(
+        UserError, match=r"cannot be isolated here: no Landlock.*; --trust-model-code runs them"
+    ):
         Scorer()(problem, "    return 3")
     assert Scorer(trusts_model_code=True)(problem, "    return 3") == 1
     assert Scorer(trusts_model_code=True)(problem, "    return 4") == 0
@@ -394,7 +408,10 @@ def f():
 @needs_isolation
 @pytest.mark.parametrize(
     ("numbers", "said"),
-    [((317, 277), "no seccomp filters with a listener in this kernel: "), ((444, 444), "no Landlock in this kernel ")],
+    [
+        ((317, 277), "no seccomp filters with a listener in this kernel: "),
+        ((444, 444), "no Landlock in this kernel "),
+    ],
 )
 def test_a_system_without_seccomp_or_landlock_says_so_in_one_line(numbers, said, tmp_path):
     """A filter takes the system call away, as old kernels and containers do."""

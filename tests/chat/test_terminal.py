@@ -118,7 +118,12 @@ def test_a_terminal_edits_lines_completes_commands_takes_pastes_and_stops_answer
     pytest.importorskip("prompt_toolkit")
     mother, child = pty.openpty()
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "TERM": "xterm-256color", "XDG_STATE_HOME": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "TERM": "xterm-256color",
+        "XDG_STATE_HOME": str(tmp_path),
+    }
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         stdin=child, stdout=child, stderr=child, env=environment, preexec_fn=_own_terminal,

@@ -12,7 +12,9 @@ numbers = st.integers(0, 999).map(str) | st.decimals(0, 99, places=2).map(str)
 expressions = st.recursive(
     numbers,
     lambda inner: (
-        st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inner).map("({0[0]} {0[1]} {0[2]})".format)
+        st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inner).map(
+            "({0[0]} {0[1]} {0[2]})".format
+        )
         | inner.map("-{}".format)
     ),
     max_leaves=6,
@@ -77,7 +79,9 @@ def test_no_text_raises(text):
 def fed(*tokens: int | str) -> list[str | None]:
     """What a follower gives for each token; texts are their bytes."""
     follower = CallFollower(CHAT)
-    ids = [id_ for each in tokens for id_ in (CHAT.tokenizer.encode(each) if isinstance(each, str) else [each])]
+    ids = [
+        id_ for each in tokens for id_ in (CHAT.tokenizer.encode(each) if isinstance(each, str) else [each])
+    ]
     return [follower.feed(id_) for id_ in ids]
 
 

@@ -28,7 +28,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("llama", ["--n-kv-heads", "2"]),
         ("qwen3", ["--n-kv-heads", "1", "--no-attention-gate"]),
         ("qwen3next", ["--mlp-only-layers", "0", "--n-layers", "2", "--n-experts", "4"]),
-        ("qwen3next", ["--full-attention-interval", "2", "--n-layers", "2", "--n-kv-heads", "2", "--document-mask"]),
+        (
+            "qwen3next",
+            ["--full-attention-interval", "2", "--n-layers", "2", "--n-kv-heads", "2", "--document-mask"],
+        ),
         ("resonance", ["--conv-width", "3", "--document-mask"]),
         ("moe", ["--n-experts", "4", "--top-k", "2", "--mlp-dim", "24"]),
         ("gpt", ["--n-experts", "3", "--top-k", "1", "--n-shared-experts", "1", "--expert-dim", "16"]),
@@ -57,7 +60,18 @@ def test_plan_takes_grouped_queries(capsys):
 
 @pytest.mark.slow
 def test_a_run_with_experts_tells_of_their_use_and_goes_on_where_it_was(tmp_path, data):
-    sizes = ["--d-model", "32", "--n-layers", "2", "--n-heads", "4", "--mlp-dim", "24", "--mlp-only-layers", "0"]
+    sizes = [
+        "--d-model",
+        "32",
+        "--n-layers",
+        "2",
+        "--n-heads",
+        "4",
+        "--mlp-dim",
+        "24",
+        "--mlp-only-layers",
+        "0",
+    ]
     steps = ["--iterations", "6", "--log-interval", "1", "--eval-batches", "1", "--data", str(data)]
     common = ["train", "--arch", "moe", *sizes, "--seq-len", "32", *steps]
     assert main([*common, "--batch-size", "8", "--run-dir", str(tmp_path / "whole")]) == 0
@@ -77,7 +91,12 @@ def test_a_run_with_experts_tells_of_their_use_and_goes_on_where_it_was(tmp_path
 
 def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
     plans = {}
-    for arch, more in (("enoki", []), ("moe", []), ("moe", ["--n-experts", "64"]), ("qwen3", ["--n-experts", "8"])):
+    for arch, more in (
+        ("enoki", []),
+        ("moe", []),
+        ("moe", ["--n-experts", "64"]),
+        ("qwen3", ["--n-experts", "8"]),
+    ):
         assert main(["plan", "--arch", arch, "--heads", "8", "--json", *more]) == 0
         plans[(arch, *more)] = json.loads(capsys.readouterr().out)
     dense, few, many = plans["enoki",], plans["moe",], plans["moe", "--n-experts", "64"]
@@ -86,7 +105,10 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
     assert many["lr"] == pytest.approx(few["lr"], rel=0.01)
     assert "used for moe" in few["lr_source"]
     assert many["steps"] == pytest.approx(few["steps"], rel=0.01)
-    assert plans["qwen3", "--n-experts", "8"]["active_params"] < plans["qwen3", "--n-experts", "8"]["exact_params"]
+    assert (
+        plans["qwen3", "--n-experts", "8"]["active_params"]
+        < plans["qwen3", "--n-experts", "8"]["exact_params"]
+    )
     assert main(["plan", "--arch", "moe", "--heads", "8"]) == 0
     assert "2 of 8, 2048 wide, in 6 layers" in capsys.readouterr().out
 
@@ -106,7 +128,10 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
         (["--load-balance-loss", "-1"], "--load-balance-loss -1: must be"),
         (["--expert-parallel"], "there is only one rank"),
         (["--expert-parallel", "--nproc", "2", "--distributed-backend", "zero"], "fsdp or ddp, not zero"),
-        (["--expert-parallel", "--nproc", "3", "--global-batch", "3"], "8 experts cannot be divided among 3 ranks"),
+        (
+            ["--expert-parallel", "--nproc", "3", "--global-batch", "3"],
+            "8 experts cannot be divided among 3 ranks",
+        ),
         (
             ["--expert-dim", "25", "--nproc", "2", "--distributed-backend", "fsdp", "--tp-size", "2"],
             "--tp-size 2 does not divide the model's expert_dim 25",
@@ -149,7 +174,10 @@ def test_qwen3next_has_the_active_size_of_qwen3_and_its_learning_rate(capsys):
     ("words", "message"),
     [
         (["--arch", "enokki", "--heads", "3"], "unknown architecture 'enokki' (did you mean 'enoki'?)"),
-        (["--arch", "llama", "--d-model", "32", "--n-layers", "1", "--n-heads", "3"], "--n-heads 3 does not divide"),
+        (
+            ["--arch", "llama", "--d-model", "32", "--n-layers", "1", "--n-heads", "3"],
+            "--n-heads 3 does not divide",
+        ),
         (
             ["--arch", "llama", "--d-model", "32", "--n-layers", "1", "--n-heads", "2", "--head-dim", "7"],
             "must be even",

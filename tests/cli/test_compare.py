@@ -14,7 +14,9 @@ def run(tmp_path):
     folder.mkdir(parents=True)
     record = {"config": {"opt": "adamw", "lr": 0.1, "seed": 0}, "model": {"d": 1}, "params": 10}
     (folder / "config.json").write_text(json.dumps(record))
-    (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, "tokens": 7, "flops": 1.0, "val/loss": 3.0}) + "\n")
+    (folder / "metrics.jsonl").write_text(
+        json.dumps({"step": 1, "tokens": 7, "flops": 1.0, "val/loss": 3.0}) + "\n"
+    )
     return folder
 
 

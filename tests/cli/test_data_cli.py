@@ -18,7 +18,9 @@ def corpus(tmp_path):
     folder = tmp_path / "corpus"
     folder.mkdir()
     for number in range(20):
-        (folder / f"{number}.md").write_text(f"# Heading {number}\n\nSome words about {number} more things.\n" * 5)
+        (folder / f"{number}.md").write_text(
+            f"# Heading {number}\n\nSome words about {number} more things.\n" * 5
+        )
     return folder
 
 
@@ -30,7 +32,9 @@ def _json(capsys, *arguments: str) -> dict:
 
 def test_prepare_then_info(corpus, tmp_path, capsys):
     out = str(tmp_path / "set")
-    made = _json(capsys, "data", "prepare", "text", "--input", str(corpus), "--tokenizer", "bpe-280", "--out", out)
+    made = _json(
+        capsys, "data", "prepare", "text", "--input", str(corpus), "--tokenizer", "bpe-280", "--out", out
+    )
     assert made["vocab_size"] == 320
     assert sum(split["documents"] for split in made["splits"].values()) == 20
     assert _json(capsys, "data", "info", out) == made
@@ -43,9 +47,13 @@ def test_prepare_then_info(corpus, tmp_path, capsys):
 
 def test_train_then_evaluate_a_tokenizer(corpus, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("tiktoken.load.read_file", lambda address: (_ for _ in ()).throw(ConnectionError(address)))
+    monkeypatch.setattr(
+        "tiktoken.load.read_file", lambda address: (_ for _ in ()).throw(ConnectionError(address))
+    )
     out = str(tmp_path / "tok")
-    made = _json(capsys, "data", "train-tokenizer", "--vocab-size", "280", "--input", str(corpus), "--out", out)
+    made = _json(
+        capsys, "data", "train-tokenizer", "--vocab-size", "280", "--input", str(corpus), "--out", out
+    )
     assert made["name"] == "bpe-280"
     measured = _json(capsys, "data", "eval-tokenizer", out, "--input", str(corpus / "3.md"))
     assert measured["texts"]["english"]["bytes_per_token"] > 1
@@ -99,7 +107,16 @@ def test_fetching_gpt2_without_a_folder_downloads_it(tmp_path, capsys, monkeypat
 
 @pytest.mark.parametrize("size", ["inf", "0.0001"])
 def test_the_text_to_learn_from_may_be_unlimited(corpus, tmp_path, capsys, size):
-    made = ["data", "train-tokenizer", "--vocab-size", "266", "--input", str(corpus), "--out", str(tmp_path / "tok")]
+    made = [
+        "data",
+        "train-tokenizer",
+        "--vocab-size",
+        "266",
+        "--input",
+        str(corpus),
+        "--out",
+        str(tmp_path / "tok"),
+    ]
     assert _json(capsys, *made, "--max-mb", size)["name"] == "bpe-266"
 
 

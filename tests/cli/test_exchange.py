@@ -46,7 +46,9 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_transformers_loads_an_export_and_danalab_takes_it_back(capsys, monkeypatch, tmp_path, runs, data, arch):
+def test_transformers_loads_an_export_and_danalab_takes_it_back(
+    capsys, monkeypatch, tmp_path, runs, data, arch
+):
     monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     trust = {"trust_remote_code": True} if arch in ("gated", "enoki") else {}
     out, back = tmp_path / "hf", tmp_path / "back"
@@ -55,7 +57,12 @@ def test_transformers_loads_an_export_and_danalab_takes_it_back(capsys, monkeypa
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     tokenizer = transformers.AutoTokenizer.from_pretrained(out, **trust)
     eos = tokenizer.eos_token_id
-    assert tokenizer.pad_token_id == eos == model.generation_config.pad_token_id == model.generation_config.eos_token_id
+    assert (
+        tokenizer.pad_token_id
+        == eos
+        == model.generation_config.pad_token_id
+        == model.generation_config.eos_token_id
+    )
     assert (out / "generation_config.json").is_file()
     ids = tokenizer("the quick brown", return_tensors="pt").input_ids
     ours = open_run(runs / arch)
@@ -118,11 +125,20 @@ def test_what_cannot_be_sampled_from_is_refused_in_one_line(capsys, tmp_path, ru
 def test_an_imported_model_is_trained_on(capsys, tmp_path, runs, data):
     assert main(["export", str(runs / "llama"), "--out", str(tmp_path / "hf")]) == 0
     assert main(["import", str(tmp_path / "hf"), "--out", str(tmp_path / "back")]) == 0
-    where = ["--data", str(data), "--run-dir", str(tmp_path / "more"), "--resume-from", str(tmp_path / "back")]
+    where = [
+        "--data",
+        str(data),
+        "--run-dir",
+        str(tmp_path / "more"),
+        "--resume-from",
+        str(tmp_path / "back"),
+    ]
     steps = ["--iterations", "1", "--warmup-steps", "0", "--div-factor", "1", "--weight-decay", "0"]
     assert main(["train", *ARCHITECTURES["llama"], *TINY, *steps, "--lr", "1e-9", *where]) == 0
     trained = open_run(tmp_path / "more").load_model().model.state_dict()
-    torch.testing.assert_close(trained, open_run(runs / "llama").load_model().model.state_dict(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        trained, open_run(runs / "llama").load_model().model.state_dict(), rtol=1e-6, atol=1e-6
+    )
 
 
 def test_an_imported_model_keeps_the_function_that_no_flag_can_ask_for_while_it_is_trained_on(tmp_path, data):
@@ -130,7 +146,9 @@ def test_an_imported_model_keeps_the_function_that_no_flag_can_ask_for_while_it_
              "num_key_value_heads": 2, "intermediate_size": 256, "max_position_embeddings": 16}  # fmt: skip
     rope = {"rope_type": "default", "rope_theta": 10.0}
     torch.manual_seed(0)
-    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, rms_norm_eps=0.01, rope_parameters=rope))
+    theirs = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**shape, rms_norm_eps=0.01, rope_parameters=rope)
+    )
     theirs.eval().save_pretrained(tmp_path / "hf")
     assert main(["import", str(tmp_path / "hf"), "--out", str(tmp_path / "back")]) == 0
     flags = ["--arch", "llama", "--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--head-dim", "8",
@@ -176,7 +194,9 @@ def test_the_published_shape_of_a_small_qwen3_is_imported_and_goes_back(tmp_path
     with torch.no_grad():
         ours = open_run(tmp_path / "run").load_model().model(ids)
         torch.testing.assert_close(ours, theirs(ids).logits, rtol=1e-5, atol=1e-5)
-    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "again"), "--dtype", "bfloat16"]) == 0
+    assert (
+        main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "again"), "--dtype", "bfloat16"]) == 0
+    )
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "again", dtype="auto")
     torch.testing.assert_close(dict(again.state_dict()), dict(theirs.bfloat16().state_dict()), rtol=0, atol=0)
 
@@ -227,7 +247,9 @@ def test_a_tied_weight_that_is_stored_under_its_other_name_is_found(tmp_path):
 def test_what_a_tokenizer_puts_before_a_text_is_kept(tmp_path, by_rule):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-    engine = Tokenizer(models.BPE({c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
+    engine = Tokenizer(
+        models.BPE({c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
+    )
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
     engine.add_special_tokens(["<s>", "</s>"])
     if by_rule:
@@ -238,7 +260,10 @@ def test_what_a_tokenizer_puts_before_a_text_is_kept(tmp_path, by_rule):
     (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
     assert main(["import", str(tmp_path / "model"), "--out", str(tmp_path / "run")]) == 0
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
-    assert open_generator(tmp_path / "run").encode("a") == [256, *open_run(tmp_path / "run").tokenizer.encode("a")]
+    assert open_generator(tmp_path / "run").encode("a") == [
+        256,
+        *open_run(tmp_path / "run").tokenizer.encode("a"),
+    ]
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["bos_token_id"], config["eos_token_id"]) == (256, 257)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("a").input_ids[0] == 256
@@ -289,4 +314,6 @@ def test_an_import_of_impossible_sizes_is_refused_at_once(capsys, tmp_path, runs
         (out / "config.json").write_text(json.dumps(changed))
         assert main(["import", str(out), "--out", str(tmp_path / f"back{number}")]) == 2
         said = capsys.readouterr().err.strip()
-        assert re.search(r"layers, but the files have|at most 100,000|GiB of memory|has shape", said.splitlines()[-1])
+        assert re.search(
+            r"layers, but the files have|at most 100,000|GiB of memory|has shape", said.splitlines()[-1]
+        )

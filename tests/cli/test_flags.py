@@ -58,7 +58,9 @@ def test_an_empty_value_of_a_switch_is_refused(capsys):
 
 
 def test_all_unknown_flags_are_named_at_once():
-    with pytest.raises(UserError, match=r"unknown flags --bach-size .did you mean --batch-size.., --foo; see x"):
+    with pytest.raises(
+        UserError, match=r"unknown flags --bach-size .did you mean --batch-size.., --foo; see x"
+    ):
         flags("--bach-size", "3", "--lr", "1", "--foo=2")
 
 
@@ -79,9 +81,8 @@ def test_underscores_and_hyphens_are_the_same():
 def test_the_words_of_the_long_context_trainer_are_known():
     from danalab.train.config.train_config import TrainConfig
 
-    words = (
-        "--data-path d --output-dir o --max-seq-len 64 --gradient-accumulation 2 --model-dim=32 --num-layers 3 --no-amp"
-    )
+    words = "--data-path d --output-dir o --max-seq-len 64 --gradient-accumulation 2 --model-dim=32"
+    words += " --num-layers 3 --no-amp"
     config = parse(TrainConfig, words.split(), prog="x", description="").flags
     said = config.data, str(config.run_dir), config.seq_len, config.acc_steps, config.d_model, config.n_layers
     assert (*said, config.dtype) == ("d", "o", 64, 2, 32, 3, "float32")
@@ -222,8 +223,13 @@ def test_a_file_beyond_a_limit_is_named(tmp_path):
     limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))"
     program = f"{limit}; from danalab.cli.app import main; sys.exit(main(sys.argv[1:]))"
     words = ["theory", "schedules", "--out", str(tmp_path)]
-    found = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stderr) == (2, f"danalab: error: {tmp_path / 'schedules.png'}: File too large\n")
+    found = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False
+    )
+    assert (found.returncode, found.stderr) == (
+        2,
+        f"danalab: error: {tmp_path / 'schedules.png'}: File too large\n",
+    )
 
 
 @pytest.mark.slow
@@ -262,7 +268,9 @@ def test_every_path_of_every_verb_is_expanded_and_every_other_text_stays(monkeyp
                 continue
             value = ["~/x"] if "tuple[" in str(hint) else "~/x"
             got = str(validated(flags_type, {name: value})[name])
-            is_path = Path in leaf_types(hint) or bool(re.search(r"FILE\b|\b[Pp]aths? of", helps.get(name, "")))
+            is_path = Path in leaf_types(hint) or bool(
+                re.search(r"FILE\b|\b[Pp]aths? of", helps.get(name, ""))
+            )
             assert ("/home/me/x" in got) or ("~/x" in got and not is_path), (verb, name, got)
             expanded += "/home/me/x" in got
     assert expanded > 100
@@ -293,7 +301,19 @@ def test_plan_prints_one_json_object_for_programs(capsys):
 
 
 def test_plan_of_several_devices_gives_wall_hours_device_hours_and_costs(capsys):
-    words = ["plan", "--heads", "12", "--nproc", "8", "--gpu", "a100", "--mfu", "0.5", "--dollars-per-hour", "2"]
+    words = [
+        "plan",
+        "--heads",
+        "12",
+        "--nproc",
+        "8",
+        "--gpu",
+        "a100",
+        "--mfu",
+        "0.5",
+        "--dollars-per-hour",
+        "2",
+    ]
     assert main([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["gpu_hours"].keys() == {"A100"}

@@ -66,10 +66,14 @@ def ends_well(words: list[str], codes: tuple[int, ...] = (0, 2)) -> None:
 def command_lines(draw: st.DrawFn) -> list[str]:
     verb = draw(st.sampled_from(sorted(FLAG_TYPES)))
     fields = [field.name for field in dataclasses.fields(FLAG_TYPES[verb]) if field.init]
-    values = st.one_of(st.sampled_from(NASTY), st.text(max_size=8), st.integers().map(str), st.floats().map(str))
+    values = st.one_of(
+        st.sampled_from(NASTY), st.text(max_size=8), st.integers().map(str), st.floats().map(str)
+    )
     words = verb.split()
     for _ in range(draw(st.integers(0, 5))):
-        word = draw(st.one_of(st.sampled_from(fields).map(flag), st.sampled_from(["stray", "--nonsense", "-x"])))
+        word = draw(
+            st.one_of(st.sampled_from(fields).map(flag), st.sampled_from(["stray", "--nonsense", "-x"]))
+        )
         form = draw(st.integers(0, 2))
         words += [word] if form == 0 else [f"{word}={draw(values)}"] if form == 1 else [word, draw(values)]
     return words
@@ -92,7 +96,15 @@ def test_any_flags_of_any_verb_are_taken_or_refused(tries, tmp_path, monkeypatch
 
 def test_every_verb_prints_its_configuration(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    needed = {"out": "x", "input": "x", "vocab_size": "300", "run": "x", "local_dir": "x", "from_": "x", "heads": "3"}
+    needed = {
+        "out": "x",
+        "input": "x",
+        "vocab_size": "300",
+        "run": "x",
+        "local_dir": "x",
+        "from_": "x",
+        "heads": "3",
+    }
     for verb, flags in FLAG_TYPES.items():
         if verb in {"mid", "sft", "rl"}:  # they continue a run, whose configuration they read
             continue
@@ -101,7 +113,12 @@ def test_every_verb_prints_its_configuration(tmp_path, monkeypatch, capsys):
             required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
             if "positional" in str(field.type).lower():
                 words.append("x")
-            elif field.init and (required or verb == "train") and field.name in needed and field.name != "vocab_size":
+            elif (
+                field.init
+                and (required or verb == "train")
+                and field.name in needed
+                and field.name != "vocab_size"
+            ):
                 words += [flag(field.name), needed[field.name]]
             elif required and field.init:
                 words += [flag(field.name), needed.get(field.name, "3")]
@@ -110,15 +127,22 @@ def test_every_verb_prints_its_configuration(tmp_path, monkeypatch, capsys):
         assert main([*verb.split(), *words, "--print-config"]) == 0, (verb, capsys.readouterr().err)
         printed = capsys.readouterr().out
         (tmp_path / "again.yaml").write_text(printed)
-        assert main([*verb.split(), "--config", "again.yaml", "--print-config"]) == 0, (verb, capsys.readouterr().err)
+        assert main([*verb.split(), "--config", "again.yaml", "--print-config"]) == 0, (
+            verb,
+            capsys.readouterr().err,
+        )
         if verb != "train":
             assert capsys.readouterr().out == printed
         capsys.readouterr()
 
 
 ENTRIES = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(NASTY)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(NASTY)
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
@@ -161,7 +185,9 @@ KEPT = ("heads", "d_model", "n_layers", "n_heads", "size")
 def test_any_word_of_yaml_for_any_setting_ends_right_or_in_one_line(tries, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = [field.name for field in dataclasses.fields(FLAG_TYPES["train"]) if field.name not in KEPT]
-    lines = st.tuples(st.sampled_from([*names, "<<", "betas", "extra"]), st.sampled_from(WORDS)).map(": ".join)
+    lines = st.tuples(st.sampled_from([*names, "<<", "betas", "extra"]), st.sampled_from(WORDS)).map(
+        ": ".join
+    )
     before = sorted(tmp_path.iterdir())
 
     @settings(max_examples=tries, deadline=None, suppress_health_check=list(HealthCheck))

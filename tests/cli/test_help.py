@@ -124,7 +124,14 @@ def test_inner_verbs_stand_in_one_column(capsys):
 
 
 def test_the_last_line_of_a_run_says_what_its_validation_loss_was_measured_on():
-    run = {"status": "finished", "step": 3, "iterations": 3, "val/loss": 4.9, "val/bpb": 1.9, "train/loss": 4.7}
+    run = {
+        "status": "finished",
+        "step": 3,
+        "iterations": 3,
+        "val/loss": 4.9,
+        "val/bpb": 1.9,
+        "train/loss": 4.7,
+    }
     first, last = ending(run, Path("runs/a")).splitlines()
     assert first == "finished at step 3 of 3, train loss 4.7000, val loss 4.9000 (1.9000 bits/byte)"
     assert last == "results in runs/a; try danalab generate --run runs/a, or danalab compare runs/a ANOTHER"

@@ -43,14 +43,20 @@ def test_enoki_and_adana_are_the_defaults():
 def test_it_plans_for_fineweb_and_says_what_to_type_where_it_is_not_there(tmp_path):
     done = launch("--arch", "enoki", "--opt", "adana", "--heads", "3", "--dry")
     assert "train --arch enoki --opt adana --data fineweb_100" in done.stdout
-    environment = {**os.environ, "DATASETS_DIR": str(tmp_path / "data"), "RESULTS_BASE_FOLDER": str(tmp_path / "runs")}
+    environment = {
+        **os.environ,
+        "DATASETS_DIR": str(tmp_path / "data"),
+        "RESULTS_BASE_FOLDER": str(tmp_path / "runs"),
+    }
     environment |= {"DANALAB": str(tmp_path / "danalab"), "PYTHONPATH": str(SCRIPT.parents[1] / "src")}
     (tmp_path / "danalab").write_text(f'#!/usr/bin/env bash\nexec {sys.executable} -m danalab "$@"\n')
     (tmp_path / "danalab").chmod(0o755)
 
     def start(*words: str) -> subprocess.CompletedProcess[str]:
         command = ["bash", str(SCRIPT), "--arch", "enoki", "--opt", "adana", "--heads", "3", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+        )
 
     done = start("--print-config")
     assert {"iterations: 6165", "warmup_steps: 123", "vocab_size: 50304"} <= set(done.stdout.splitlines())
@@ -68,7 +74,9 @@ def test_other_data_are_taken_where_they_are_named():
 
 
 def test_arrangements_of_ranks_and_trackers_are_passed_on():
-    words = launch("--heads", "3", "--nproc", "4", "--distributed_backend", "nccl", "--wandb_offline", "--dry").stdout
+    words = launch(
+        "--heads", "3", "--nproc", "4", "--distributed_backend", "nccl", "--wandb_offline", "--dry"
+    ).stdout
     assert "--nproc 4 --distributed-backend ddp --wandb-mode offline --wandb" in words
 
 
@@ -85,7 +93,10 @@ def test_the_original_intervals_hold_unless_others_are_given():
 
 def test_activation_checkpointing_is_a_switch_with_a_flag_for_its_blocks():
     assert parsed("--heads", "3", "--activation_checkpointing").activation_checkpointing == "every-n:1"
-    assert parsed("--checkpoint_every_n", "2", "--activation_checkpointing").activation_checkpointing == "every-n:2"
+    assert (
+        parsed("--checkpoint_every_n", "2", "--activation_checkpointing").activation_checkpointing
+        == "every-n:2"
+    )
     assert parsed("--activation-checkpointing", "selective").activation_checkpointing == "selective"
     assert "needs --activation_checkpointing" in launch("--checkpoint_every_n", "2", "--dry").stderr
 

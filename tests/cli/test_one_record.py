@@ -80,7 +80,10 @@ def as_yaml(words: list[str]) -> str:
             settings[key] = []
         else:
             settings[key].append(word)
-    chosen = {name: values if len(values) > 1 else values[0] if values else True for name, values in settings.items()}
+    chosen = {
+        name: values if len(values) > 1 else values[0] if values else True
+        for name, values in settings.items()
+    }
     for name in [name for name in chosen if name.startswith("no_")]:
         chosen[name[3:]] = not chosen.pop(name)
     for word in settings.get("set", ()):
@@ -98,7 +101,10 @@ def test_every_door_gives_the_same_record(line, original, tmp_path, capsys):
     words = line.split()
     expected = record(parsed(words))
     planned = parse(Flags, words, prog="danalab plan", description="").flags
-    assert record(TrainConfig(**{each.name: getattr(planned, each.name) for each in fields(TrainConfig)})) == expected
+    assert (
+        record(TrainConfig(**{each.name: getattr(planned, each.name) for each in fields(TrainConfig)}))
+        == expected
+    )
     if original:
         assert record(parsed(original.split())) == expected
     (tmp_path / "sweep.yaml").write_text(as_yaml(words))

@@ -19,7 +19,18 @@ SIZES = [
     "--arch moe --heads 2", "--arch qwen3next --heads 2 --full_attention_interval 2", "--arch resonance --size small",
     "--d-model 64 --n-layers 2 --n-heads 1", "--model diloco --heads 2", "--scaling_rule qwen3 --heads 1",
 ]  # fmt: skip
-OPTS = ["adana", "adamw", "dana-star-mk4", "muon", "lion", "prodigy --lr 0.5", "sgd", "ademamix", "sophia", "snoo"]
+OPTS = [
+    "adana",
+    "adamw",
+    "dana-star-mk4",
+    "muon",
+    "lion",
+    "prodigy --lr 0.5",
+    "sgd",
+    "ademamix",
+    "sophia",
+    "snoo",
+]
 MORE = [
     "", "--iterations 500", "--batch-size 4 --acc-steps 2", "--global-batch 512", "--lr 1e-3 --lr-multiplier 2",
     "--seq-len 64 --context-len 128", "--tokens-per-param 100", "--horizon-basis non-emb", "--omega 2 --kappa 0.75",
@@ -81,7 +92,9 @@ def test_plan_takes_every_flag_of_train_and_the_configuration_that_it_prints(pla
     monkeypatch.chdir(place)
     ours, theirs = ({field.name for field in dataclasses.fields(flags)} for flags in (Flags, TrainConfig))
     assert theirs <= ours
-    words = "--heads 2 --data small --distributed_backend nccl --nproc 2 --wsd_fract_decay 0.2 --scheduler wsd"
+    words = (
+        "--heads 2 --data small --distributed_backend nccl --nproc 2 --wsd_fract_decay 0.2 --scheduler wsd"
+    )
     _, _, planned, trained = both(words.split(), capsys)
     (place / "run.yaml").write_text(trained)
     assert main(["plan", "--config", "run.yaml", "--json"]) == 0
@@ -109,7 +122,10 @@ def test_data_that_are_not_here_are_replaced_by_the_rules_corpus_by_name(tmp_pat
     corpus = "(gpt2, 50,304 tokens): the corpus of"
     for words, named in (
         ("--heads 3", "fineweb-100bt-gpt2 (gpt2, 50,304 tokens): not prepared yet"),
-        ("--d-model 64 --n-layers 2 --n-heads 1", "stdlib-bpe-4096 (bpe-4096, 4,096 tokens): not prepared yet"),
+        (
+            "--d-model 64 --n-layers 2 --n-heads 1",
+            "stdlib-bpe-4096 (bpe-4096, 4,096 tokens): not prepared yet",
+        ),
         ("--heads 3 --data /scratch/absent", f"{corpus} enoki's rules; /scratch/absent is not here"),
         ("--arch resonance --size small", "fineweb-edu-gpt2 (gpt2, 50,304 tokens): not prepared yet"),
         ("--heads 3 --data c4", "c4-gpt2 (gpt2, 50,304 tokens): not prepared yet"),
@@ -125,17 +141,25 @@ def test_sharding_and_recomputation_need_less_memory(capsys):
         return json.loads(capsys.readouterr().out)["memory_gib"]
 
     usual, alternate, all_blocks = (
-        memory(words) for words in ("", "--activation-checkpointing every-n:2", "--activation-checkpointing full")
+        memory(words)
+        for words in ("", "--activation-checkpointing every-n:2", "--activation-checkpointing full")
     )
-    assert usual > alternate > all_blocks > memory("--activation-checkpointing full --distributed-backend zero")
+    assert (
+        usual > alternate > all_blocks > memory("--activation-checkpointing full --distributed-backend zero")
+    )
     assert usual > memory("--activation-checkpointing selective") > all_blocks
     assert memory("--distributed-backend zero") > memory("--distributed-backend fsdp")
 
 
-def test_a_size_by_rule_is_the_published_run_and_says_what_to_type_without_its_data(tmp_path, capsys, monkeypatch):
+def test_a_size_by_rule_is_the_published_run_and_says_what_to_type_without_its_data(
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DATASETS_DIR", raising=False)
-    for words in ("--heads 3", "--arch enoki --opt adana --heads 3 --data fineweb_100"):  # as the launcher has it
+    for words in (
+        "--heads 3",
+        "--arch enoki --opt adana --heads 3 --data fineweb_100",
+    ):  # as the launcher has it
         plan_code, train_code, planned, trained = both(words.split(), capsys)
         run = yaml.safe_load(trained)
         assert (plan_code, train_code, json.loads(planned)["steps"], run["iterations"]) == (0, 0, 6165, 6165)
@@ -143,6 +167,9 @@ def test_a_size_by_rule_is_the_published_run_and_says_what_to_type_without_its_d
         assert main(["train", *words.split()]) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1
-        assert "run danalab data prepare fineweb-100bt --tokenizer gpt2 --out datasets/fineweb-100bt-gpt2" in error
+        assert (
+            "run danalab data prepare fineweb-100bt --tokenizer gpt2 --out datasets/fineweb-100bt-gpt2"
+            in error
+        )
         assert "--data stdlib" in error
     assert not list(tmp_path.iterdir())

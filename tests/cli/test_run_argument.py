@@ -155,7 +155,9 @@ def assert_matches(pattern: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("verb", READERS)
-@pytest.mark.parametrize("kind", ["empty folder", "file", "another program's", "Hugging Face", "truncated weights"])
+@pytest.mark.parametrize(
+    "kind", ["empty folder", "file", "another program's", "Hugging Face", "truncated weights"]
+)
 def test_a_foreign_or_broken_folder_is_refused_in_one_line(kind, verb, run, tmp_path, capsys):
     copy = tmp_path / "run"
     if kind == "truncated weights":

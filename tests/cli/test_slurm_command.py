@@ -36,7 +36,9 @@ def test_a_run_in_segments_is_queued_until_its_last_step_and_no_longer(cluster):
 
 
 def test_a_preempted_job_is_queued_again(cluster):
-    jobs, code, _ = cluster.run(RESTART, PREEMPTED_JOB="1", PREEMPTED_AFTER="2")  # 4, 2, 4: then it is finished
+    jobs, code, _ = cluster.run(
+        RESTART, PREEMPTED_JOB="1", PREEMPTED_AFTER="2"
+    )  # 4, 2, 4: then it is finished
     assert (jobs, code) == (3, 0)
     assert (cluster.folder / "steps").read_text().strip() == "10"
 
@@ -53,9 +55,16 @@ def test_a_job_that_sigterm_ends_before_training_begins_is_queued_again(cluster)
 def test_where_requeueing_is_refused_a_new_job_is_submitted_with_the_same_resources(cluster):
     # The first job queues the second with sbatch; what it asks for is looked at, then run as SLURM would.
     cluster.run(["true"])
-    more = {"REQUEUE_REFUSED": "yes", "SLURM_JOB_ACCOUNT": "abc", "SLURM_GPUS_PER_NODE": "4", "SLURM_JOB_NAME": "n"}
+    more = {
+        "REQUEUE_REFUSED": "yes",
+        "SLURM_JOB_ACCOUNT": "abc",
+        "SLURM_GPUS_PER_NODE": "4",
+        "SLURM_JOB_NAME": "n",
+    }
     slurm = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(SCRIPTS.parent), **more}
-    subprocess.run(RESTART, cwd=cluster.folder, env=cluster.environment(**slurm), check=True, capture_output=True)
+    subprocess.run(
+        RESTART, cwd=cluster.folder, env=cluster.environment(**slurm), check=True, capture_output=True
+    )
     line = cluster.queue.read_text()
     assert "--job-name=n --account=abc --gpus-per-node=4 --time=1:00:00" in line
     assert line.strip().endswith("scripts/restart_enoki.sh --opt adana --heads 3")
@@ -74,7 +83,9 @@ def test_jobs_that_make_no_step_are_not_queued_for_ever(cluster):
 
 
 def test_outside_slurm_the_run_is_simply_made(cluster):
-    done = subprocess.run(RESTART, cwd=cluster.folder, env=cluster.environment(), capture_output=True, check=False)
+    done = subprocess.run(
+        RESTART, cwd=cluster.folder, env=cluster.environment(), capture_output=True, check=False
+    )
     assert done.returncode == 0
     assert not cluster.queue.exists()
 
@@ -129,7 +140,9 @@ def test_a_list_of_runs_is_an_array_job(capsys, tmp_path, monkeypatch):
     for key, value in cluster.environment().items():
         monkeypatch.setenv(key, value)
     (tmp_path / "grid.txt").write_text("# two sizes\n--heads 3\n--heads 6 --name big\n")
-    code, out, _ = slurm(capsys, "--runs", "grid.txt", "--at-once", "1", "--json", "--gpus", "0", "--", "--seed", "4")
+    code, out, _ = slurm(
+        capsys, "--runs", "grid.txt", "--at-once", "1", "--json", "--gpus", "0", "--", "--seed", "4"
+    )
     assert code == 0
     told = json.loads(out)
     assert told["sbatch"] == "Submitted batch job 7"
@@ -161,7 +174,9 @@ def test_sizes_that_flags_name_make_different_runs(capsys, tmp_path):
     (tmp_path / "runs.txt").write_text(
         "--size small\n--size medium\n--size small --scheduler cos\n--size small --kappa 0.8\n"
     )
-    code, script, _ = slurm(capsys, "--runs", str(tmp_path / "runs.txt"), "--dry-run", "--", "--arch", "resonance")
+    code, script, _ = slurm(
+        capsys, "--runs", str(tmp_path / "runs.txt"), "--dry-run", "--", "--arch", "resonance"
+    )
     assert code == 0
     names = re.findall(r"--name (\S+)\)", script)
     assert len(set(names)) == 4
@@ -182,7 +197,9 @@ def test_text_that_could_add_a_line_to_the_script_is_refused(capsys, words):
 
 
 def test_what_follows_the_flags_is_quoted_in_the_script(capsys):
-    _, script, _ = slurm(capsys, "--dry-run", "--", "--heads", "3", "--name", "x", "--data", "a'; touch pwned #")
+    _, script, _ = slurm(
+        capsys, "--dry-run", "--", "--heads", "3", "--name", "x", "--data", "a'; touch pwned #"
+    )
     line = next(line for line in script.splitlines() if line.startswith("run=("))
     done = subprocess.run(
         ["bash", "-c", line + '; printf "%s\n" "${run[@]}"'], capture_output=True, text=True, check=True
@@ -208,7 +225,17 @@ def test_scripts_have_no_syntax_errors(script):
 
 
 def test_a_sweep_is_one_job_a_point_with_a_name_of_its_own(cluster):
-    sweep = ["bash", str(SCRIPTS / "sweep.sh"), "--heads", "3 6", "--lr_multipliers", "0.5 1", "--", "--seed", "1"]
+    sweep = [
+        "bash",
+        str(SCRIPTS / "sweep.sh"),
+        "--heads",
+        "3 6",
+        "--lr_multipliers",
+        "0.5 1",
+        "--",
+        "--seed",
+        "1",
+    ]
     subprocess.run(sweep, cwd=cluster.folder, env=cluster.environment(), check=True, capture_output=True)
     lines = cluster.queue.read_text().splitlines()
     assert len(lines) == 4
@@ -217,7 +244,9 @@ def test_a_sweep_is_one_job_a_point_with_a_name_of_its_own(cluster):
 
 
 def test_a_sweep_says_how_it_is_used():
-    done = subprocess.run(["bash", str(SCRIPTS / "sweep.sh"), "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", str(SCRIPTS / "sweep.sh"), "--help"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith("A grid of runs")
     assert "--lr_multipliers" in done.stdout
 
@@ -254,7 +283,9 @@ def test_no_value_of_a_script_ends_its_line(tmp_path, monkeypatch):
     strange.mkdir()
     monkeypatch.chdir(strange)
     job = SlurmJob("name", [["--name", "it's"]], Resources(), strange)
-    options = [line.removeprefix("#SBATCH ") for line in job.text().splitlines() if line.startswith("#SBATCH")]
+    options = [
+        line.removeprefix("#SBATCH ") for line in job.text().splitlines() if line.startswith("#SBATCH")
+    ]
     output = next(shlex.split(option)[0] for option in options if option.startswith("--output"))
     assert output == f"--output={strange}/name.log".replace("%", "%%")
     subprocess.run(["bash", "-n", str(job.write())], check=True)

@@ -23,7 +23,9 @@ SHOW = "import sys; from danalab.cli.app import main; main(sys.argv[1:]); import
     ],
 )
 def test_waiting_threads_of_training_verbs_sleep_soon(verb, chosen, spins):
-    usual = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    usual = {
+        name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    }
     done = subprocess.run(
         [sys.executable, "-c", SHOW, *verb.split()],
         env={**usual, **chosen, "OMP_DISPLAY_ENV": "VERBOSE"}, capture_output=True, text=True,

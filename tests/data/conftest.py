@@ -12,7 +12,9 @@ import torch
 
 Maker = Callable[..., Path]
 
-_TEXT = "der alte Müller trägt 12 Säcke über die Brücke; the boat drifts, slowly — 水 flows past λ=3.5 houses\n"
+_TEXT = (
+    "der alte Müller trägt 12 Säcke über die Brücke; the boat drifts, slowly — 水 flows past λ=3.5 houses\n"
+)
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,11 @@ class FakeHub:
                 "oid": blob,
             }
             if path.suffix == ".parquet":
-                entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 100}
+                entry["lfs"] = {
+                    "oid": hashlib.sha256(content).hexdigest(),
+                    "size": len(content),
+                    "pointerSize": 100,
+                }
             files.append(entry)
         return files
 
@@ -82,7 +86,9 @@ def serve(repo: str, folder: Path):
             if path.startswith(f"/api/datasets/{repo}/tree/"):
                 below = re.sub(r"^[^/]+/?", "", path.removeprefix(f"/api/datasets/{repo}/tree/"))
                 self._json([entry for entry in hub.listing() if entry["path"].startswith(below)])
-            elif path in (f"/api/datasets/{repo}", f"/api/datasets/{repo}/revision/main") or path.endswith(COMMIT):
+            elif path in (f"/api/datasets/{repo}", f"/api/datasets/{repo}/revision/main") or path.endswith(
+                COMMIT
+            ):
                 siblings = [{"rfilename": entry["path"]} for entry in hub.listing()]
                 self._json({"id": repo, "sha": COMMIT, "siblings": siblings, "private": False, "tags": []})
             elif match := re.match(rf"/datasets/{repo}/resolve/[^/]+/(.+)", path):

@@ -126,7 +126,9 @@ def test_sequences_of_different_lengths_are_refused(arrays):
 
 def test_a_split_by_sequence_opens_as_disjoint_and_exhaustive_splits(arrays, tmp_path):
     split_arrays(arrays, tmp_path / "out", val_ratio=0.2, by="sequence")
-    train, val = (open_dataset(tmp_path / "out", split).sequential(32)[0:100][0].numpy() for split in ("train", "val"))
+    train, val = (
+        open_dataset(tmp_path / "out", split).sequential(32)[0:100][0].numpy() for split in ("train", "val")
+    )
     assert (len(train), len(val)) == (46, 11)
     both = np.unique(np.concatenate([train, val]), axis=0)
     assert np.array_equal(both, np.unique(_all_rows(arrays)[:, :32], axis=0))
@@ -167,7 +169,9 @@ def test_code_in_a_pt_file_is_never_executed(tmp_path):
             return os.system, (f"touch {tmp_path}/sprung",)
 
     torch.save({"ids": Trap()}, tmp_path / "x.pt")
-    with pytest.raises(UserError, match=r"x\.pt: refused: damaged, or more than tensors; nothing was executed"):
+    with pytest.raises(
+        UserError, match=r"x\.pt: refused: damaged, or more than tensors; nothing was executed"
+    ):
         open_dataset(tmp_path)
     assert not (tmp_path / "sprung").exists()
 
@@ -197,7 +201,10 @@ def test_names_of_files_and_folders_say_the_split(tmp_path, names, expected, unr
 
 def test_an_epoch_counts_the_tokens_that_are_read(arrays, tmp_path):
     dataset = open_dataset(arrays)
-    assert dataset.tokens_per_epoch(8) == 8 * dataset.batches(seed=0, global_batch=1, seq_len=8).windows_per_epoch
+    assert (
+        dataset.tokens_per_epoch(8)
+        == 8 * dataset.batches(seed=0, global_batch=1, seq_len=8).windows_per_epoch
+    )
     (tmp_path / "stream").mkdir()
     np.save(tmp_path / "stream" / "train.npy", ids(1, 5000, 0)[0])
     mixed = open_data(f"{arrays}:0.5,{tmp_path / 'stream'}:0.5")

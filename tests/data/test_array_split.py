@@ -75,7 +75,8 @@ def test_names_of_one_file_never_straddle(tmp_path):
     for seed in range(8):
         made = split_arrays(source, tmp_path / f"out{seed}", val_ratio=0.3, seed=seed)
         inodes = [
-            {os.stat(path).st_ino for path in _links(Path(place)).values()} for place in (made.train_dir, made.val_dir)
+            {os.stat(path).st_ino for path in _links(Path(place)).values()}
+            for place in (made.train_dir, made.val_dir)
         ]
         assert not inodes[0] & inodes[1]
 
@@ -112,7 +113,9 @@ def test_by_sequence_every_sequence_is_in_exactly_one_split(tmp_path_factory, ra
     for place in (made.train_dir, made.val_dir):
         for name in _links(Path(place)):
             seen[name] += np.load(Path(place) / f"{name}.rows").tolist()
-    assert {name: sorted(rows) for name, rows in seen.items()} == {name: list(range(n)) for name, n in counts.items()}
+    assert {name: sorted(rows) for name, rows in seen.items()} == {
+        name: list(range(n)) for name, n in counts.items()
+    }
     assert made.train_sequences
     assert made.val_sequences
 

@@ -154,12 +154,18 @@ def test_every_corruption_is_found(good, tmp_path, kind):
         folder = tmp_path / str(number)
         shutil.copytree(good, folder)
         target = draw.choice(sorted(folder.iterdir()))
-        if kind in ("scrambled head", "bytes appended", "overwritten ids"):  # archives have slack where nothing is read
+        if kind in (
+            "scrambled head",
+            "bytes appended",
+            "overwritten ids",
+        ):  # archives have slack where nothing is read
             target = draw.choice(sorted(folder.glob("*.npy")))
         CORRUPTIONS[kind](draw, target)
         result = validate(folder, vocab_size=VOCAB)
         assert result.errors, f"{kind} of {target.name} (case {number}) passed in silence"
-        assert all(error.file.startswith((target.stem, "1", "3", "5")) for error in result.errors), result.errors
+        assert all(error.file.startswith((target.stem, "1", "3", "5")) for error in result.errors), (
+            result.errors
+        )
 
 
 def test_a_flipped_bit_in_an_archive_changes_nothing_or_is_found(tmp_path):

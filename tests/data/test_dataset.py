@@ -35,7 +35,12 @@ def _bare(folder: Path, **files: np.ndarray) -> Path:
 
 def test_a_prepared_data_set_knows_its_vocabulary_and_bytes(prepared):
     dataset = open_dataset(prepared)
-    assert (dataset.vocab_size, dataset.eos_id, dataset.max_id, dataset.tokenizer.name) == (320, 256, 256, "bytes")
+    assert (dataset.vocab_size, dataset.eos_id, dataset.max_id, dataset.tokenizer.name) == (
+        320,
+        256,
+        256,
+        "bytes",
+    )
     assert dataset.token_bytes.sum() == 256
     assert dataset.n_tokens == describe(prepared)["splits"]["train"]["tokens"]
     assert dataset.fingerprint != open_dataset(prepared, "val").fingerprint
@@ -117,7 +122,10 @@ def test_flipped_bytes_are_found_when_asked(prepared):
         (lambda m: m.update(version=2), "version 2"),
         (lambda m: m.pop("splits"), "malformed"),
         (lambda m: m["splits"]["train"][0].pop("sha256"), "malformed"),
-        (lambda m: m["splits"]["train"][0].update(tokens="many"), r"splits\.train\.0\.tokens: .* valid integer"),
+        (
+            lambda m: m["splits"]["train"][0].update(tokens="many"),
+            r"splits\.train\.0\.tokens: .* valid integer",
+        ),
     ],
 )
 def test_bad_manifests_are_refused(prepared, change, reason):
@@ -199,7 +207,9 @@ def test_links_to_nowhere_twins_and_doubtful_names_are_refused(tmp_path):
     with pytest.raises(UserError, match="two files of the split 'train' have one number"):
         open_dataset(folder)
     (folder / "train_00.bin").rename(folder / "train.bin")
-    with pytest.raises(UserError, match=r"train\.bin: both can be the split|train\.bin and train_0|two files"):
+    with pytest.raises(
+        UserError, match=r"train\.bin: both can be the split|train\.bin and train_0|two files"
+    ):
         open_dataset(folder)
 
 
@@ -277,7 +287,9 @@ def test_more_shards_than_a_process_may_open_are_read(tmp_path, monkeypatch):
 def test_the_soft_limit_of_open_files_is_raised(monkeypatch):
     raised = []
     monkeypatch.setattr("danalab.data.formats.shards.resource.getrlimit", lambda _: (1024, 4096))
-    monkeypatch.setattr("danalab.data.formats.shards.resource.setrlimit", lambda _, limits: raised.append(limits))
+    monkeypatch.setattr(
+        "danalab.data.formats.shards.resource.setrlimit", lambda _, limits: raised.append(limits)
+    )
     assert mappable(1100) == 1100
     assert mappable(10**6) == 4096 - 256
     assert raised == [(1356, 4096), (4096, 4096)]
@@ -287,5 +299,7 @@ def test_a_file_truncated_under_a_running_job_is_one_line(prepared):
     batches = open_dataset(prepared).batches(seed=1, global_batch=2, seq_len=16)
     assert batches[0][0].shape == (2, 16)
     os.truncate(prepared / "train-00000.bin", 100)
-    with pytest.raises(UserError, match=r"train-00000\.bin: 100 bytes: truncated since the data set was opened"):
+    with pytest.raises(
+        UserError, match=r"train-00000\.bin: 100 bytes: truncated since the data set was opened"
+    ):
         _ = batches[1]

@@ -93,7 +93,9 @@ def _copy_over(file: Path, draw: Draw) -> None:
 
 def _rename(file: Path, draw: Draw) -> None:
     suffix = "".join(file.suffixes)
-    name = draw.choice(["train_1732300000", "train_07", "val", "train", "manifest", "tokenizer", "\udcff", "e" * 240])
+    name = draw.choice(
+        ["train_1732300000", "train_07", "val", "train", "manifest", "tokenizer", "\udcff", "e" * 240]
+    )
     file.rename(file.with_name(name + draw.choice([suffix, suffix, ".bin", ".json", ".npy", ".pt"])))
 
 
@@ -104,7 +106,9 @@ def _pipe(file: Path, _: Draw) -> None:
 
 def _expand(file: Path, draw: Draw) -> None:
     file.unlink()
-    torch.save(torch.zeros(1, 1, dtype=torch.int64).expand(10 ** draw.randint(1, 9), 1000), file.with_suffix(".pt"))
+    torch.save(
+        torch.zeros(1, 1, dtype=torch.int64).expand(10 ** draw.randint(1, 9), 1000), file.with_suffix(".pt")
+    )
 
 
 CORRUPTIONS: list[Callable[[Path, Draw], None]] = [
@@ -132,7 +136,9 @@ def valid(tmp_path_factory) -> dict[str, Path]:
     draw = random.Random(1)
     (root / "text").mkdir()
     for number in range(12):
-        (root / "text" / f"{number}.txt").write_text(f"{number} " + "".join(draw.choices("abcdefg \n", k=200)))
+        (root / "text" / f"{number}.txt").write_text(
+            f"{number} " + "".join(draw.choices("abcdefg \n", k=200))
+        )
     settings = {"inputs": [root / "text"], "val_fraction": 0.3, "workers": 1, "progress": False}
     shards = prepare("text", "bytes", root / "shards", shard_tokens=1, **settings)
     bare = root / "bare"

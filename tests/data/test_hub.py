@@ -56,9 +56,13 @@ def lay_out(source: type[HubSource], root: Path, files: int = 2, rows: int = 40)
                 if source.name == "wikitext":
                     texts[0] = f" = Title {number} = \n"
                     texts[rows // 2] = " = Another = \n"
-                lines = "".join(json.dumps({source.field: text, "meta": {}}) + "\n" for text in texts).encode()
+                lines = "".join(
+                    json.dumps({source.field: text, "meta": {}}) + "\n" for text in texts
+                ).encode()
                 if path.suffix == ".parquet":
-                    parquet.write_table(pa.table({source.field: texts, "id": range(rows)}), path, row_group_size=7)
+                    parquet.write_table(
+                        pa.table({source.field: texts, "id": range(rows)}), path, row_group_size=7
+                    )
                 elif path.suffix == ".gz":
                     path.write_bytes(gzip.compress(lines, mtime=0))
                 elif path.suffix == ".zst":
@@ -155,7 +159,9 @@ def test_a_connection_that_stays_broken_is_one_line():
         raise TimeoutError("timed out")
         yield ""
 
-    with pytest.raises(UserError, match=r"data/x: timed out \(6 attempts, after document 5\); run it again to resume"):
+    with pytest.raises(
+        UserError, match=r"data/x: timed out \(6 attempts, after document 5\); run it again to resume"
+    ):
         list(read_persistently(read, "data/x", 5, sleep=lambda _: None))
 
 
@@ -180,7 +186,9 @@ def test_a_download_goes_on_where_it_was_stopped(hub, fineweb, tmp_path):
     copy = tmp_path / "copy"
     FINEWEB().download(copy)
     files = sorted(copy.rglob("*.parquet"))
-    assert [file.read_bytes() for file in files] == [p.read_bytes() for p in sorted(fineweb.rglob("*.parquet"))]
+    assert [file.read_bytes() for file in files] == [
+        p.read_bytes() for p in sorted(fineweb.rglob("*.parquet"))
+    ]
     files[0].unlink()
     hub.served.clear()
     FINEWEB().download(copy)
@@ -217,7 +225,10 @@ prepare(Deadly.build(sys.argv[2:3], ()), "bytes", sys.argv[3], workers=int(sys.a
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "workers"),
-    [("fineweb-10bt", 2), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("fineweb-10bt", "c4", "arxiv"))],
+    [
+        ("fineweb-10bt", 2),
+        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("fineweb-10bt", "c4", "arxiv")),
+    ],
 )
 def test_killed_and_run_again_it_ends_with_the_same_bytes(name, workers, tmp_path, monkeypatch):
     source = SOURCES[name]
@@ -225,7 +236,14 @@ def test_killed_and_run_again_it_ends_with_the_same_bytes(name, workers, tmp_pat
     monkeypatch.setattr(preparation_module, "_CHUNK_CHARACTERS", 300)
     settings = {} if source.validation else {"val_fraction": 0.2}
     whole = prepare(
-        name, "bytes", tmp_path / "whole", inputs=[root], workers=1, shard_tokens=900, progress=False, **settings
+        name,
+        "bytes",
+        tmp_path / "whole",
+        inputs=[root],
+        workers=1,
+        shard_tokens=900,
+        progress=False,
+        **settings,
     )
     out = tmp_path / "killed"
     for kill_at, code in ((13, -9), (31, -9), (10**6, 0)):
@@ -248,7 +266,13 @@ def test_going_on_does_not_fetch_the_files_that_are_done(hub, fineweb, tmp_path,
             raise KeyboardInterrupt
         return real(self, side, number, skip)
 
-    settings = {"tokenizer": "bytes", "val_fraction": 0.2, "workers": 1, "progress": False, "out": tmp_path / "out"}
+    settings = {
+        "tokenizer": "bytes",
+        "val_fraction": 0.2,
+        "workers": 1,
+        "progress": False,
+        "out": tmp_path / "out",
+    }
     with monkeypatch.context() as patched:
         patched.setattr(HubSource, "iter_part", stops)
         with pytest.raises(KeyboardInterrupt):
@@ -256,7 +280,9 @@ def test_going_on_does_not_fetch_the_files_that_are_done(hub, fineweb, tmp_path,
     hub.served.clear()
     folder = prepare("fineweb-10bt", **settings)
     assert set(hub.served) == {"sample/10BT/001.parquet", "sample/10BT/002.parquet"}
-    assert sum(entry.documents for entries in Manifest.read(folder).splits.values() for entry in entries) == 120
+    assert (
+        sum(entry.documents for entries in Manifest.read(folder).splits.values() for entry in entries) == 120
+    )
 
 
 @pytest.mark.slow
@@ -285,14 +311,24 @@ def test_limits_hold_for_the_sources_own_validation_too(tmp_path):
 def test_fineweb_100bt_validates_on_its_first_documents(tmp_path):
     source = SOURCES["fineweb-100bt"]
     root = lay_out(source, tmp_path / "repo")
-    folder = prepare("fineweb-100bt", "bytes", tmp_path / "out", inputs=[root], val_documents=7, progress=False)
+    folder = prepare(
+        "fineweb-100bt", "bytes", tmp_path / "out", inputs=[root], val_documents=7, progress=False
+    )
     val = open_dataset(folder, "val")
     text = val.tokenizer.decode(val.store.read(0, val.n_tokens))
     assert text.split("<|endoftext|>")[:-1] == list(make_source("fineweb-100bt", [root]).iter_documents())[:7]
 
 
 def test_lines_of_wikitext_become_articles_and_nothing_is_lost():
-    rows = [" \n", " = Valkyria = \n", " Text . \n", " = = Plot = = \n", " More . \n", " = Tower = \n", " End \n"]
+    rows = [
+        " \n",
+        " = Valkyria = \n",
+        " Text . \n",
+        " = = Plot = = \n",
+        " More . \n",
+        " = Tower = \n",
+        " End \n",
+    ]
     assert list(articles(rows)) == [" \n", "".join(rows[1:5]), "".join(rows[5:])]
 
 
@@ -311,8 +347,14 @@ def test_folders_of_the_literatures_scripts_are_found_by_the_corpus_name(tmp_pat
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda root: (root / "sample/10BT/000.parquet").write_bytes(b"PAR1"), r"000\.parquet: not a readable parquet"),
-        (lambda root: (root / "sample/10BT/000.parquet").unlink(), r"no file matches sample/10BT/\*\.parquet"),
+        (
+            lambda root: (root / "sample/10BT/000.parquet").write_bytes(b"PAR1"),
+            r"000\.parquet: not a readable parquet",
+        ),
+        (
+            lambda root: (root / "sample/10BT/000.parquet").unlink(),
+            r"no file matches sample/10BT/\*\.parquet",
+        ),
     ],
 )
 def test_a_damaged_or_empty_copy_is_refused_by_name(tmp_path, change, reason):

@@ -20,7 +20,9 @@ def small_stdlib(tmp_path, monkeypatch):
     monkeypatch.setattr(StdlibSource, "build", classmethod(lambda cls, *_: cls(root)))
 
 
-def test_a_ready_source_is_prepared_once_below_the_folder_of_data_sets(small_stdlib, tmp_path, monkeypatch, caplog):
+def test_a_ready_source_is_prepared_once_below_the_folder_of_data_sets(
+    small_stdlib, tmp_path, monkeypatch, caplog
+):
     monkeypatch.setenv("DATASETS_DIR", str(tmp_path / "sets"))
     with caplog.at_level(logging.INFO):
         folder = resolve_dataset("stdlib", "bpe-300")
@@ -51,7 +53,9 @@ def test_a_tokenizer_by_path_names_the_folder_by_its_fingerprint(small_stdlib, c
 
 
 def test_a_source_that_needs_files_says_the_command(tmp_path):
-    with pytest.raises(UserError, match=r"danalab data prepare text --input PATH\.\.\. --tokenizer bpe-4096 --out"):
+    with pytest.raises(
+        UserError, match=r"danalab data prepare text --input PATH\.\.\. --tokenizer bpe-4096 --out"
+    ):
         resolve_dataset("text", datasets_dir=tmp_path)
 
 

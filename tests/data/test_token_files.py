@@ -47,7 +47,11 @@ def llmc(ids: np.ndarray, magic: int, version: int = 1, count: int | None = None
 
 def megatron_index(lengths: list[int], width: int, code: int, modes: bool = False) -> bytes:
     ends = np.cumsum(lengths) * width
-    parts = [np.array(lengths, "<i4"), (ends - np.array(lengths) * width).astype("<i8"), np.arange(len(lengths) + 1)]
+    parts = [
+        np.array(lengths, "<i4"),
+        (ends - np.array(lengths) * width).astype("<i8"),
+        np.arange(len(lengths) + 1),
+    ]
     head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, len(lengths), len(lengths) + 1)
     return head + b"".join(part.tobytes() for part in parts) + bytes(len(lengths) * modes)
 
@@ -56,7 +60,9 @@ def megatron(dtype: str, code: int, modes: bool = False):
     def write(folder: Path, ids: np.ndarray) -> None:
         lengths = [1, len(ids) - 1] if len(ids) > 1 else [1]
         (folder / "a_text_document.bin").write_bytes(ids.astype(dtype).tobytes())
-        (folder / "a_text_document.idx").write_bytes(megatron_index(lengths, np.dtype(dtype).itemsize, code, modes))
+        (folder / "a_text_document.idx").write_bytes(
+            megatron_index(lengths, np.dtype(dtype).itemsize, code, modes)
+        )
 
     return write
 
@@ -139,7 +145,9 @@ def test_wider_ids_in_nanogpts_files_are_refused_unless_the_type_is_told(tmp_pat
     if beside and "dtype" in beside:
         assert open_dataset(tmp_path).n_tokens == len(TEXT) * int(kind[2]) // 2
         return
-    with pytest.raises(UserError, match=r"look like uint32, read as uint16; .* tokens\.json .*train\.uint32\.bin"):
+    with pytest.raises(
+        UserError, match=r"look like uint32, read as uint16; .* tokens\.json .*train\.uint32\.bin"
+    ):
         open_dataset(tmp_path)
     assert not validate(tmp_path).valid
 
@@ -157,7 +165,9 @@ def test_the_name_says_the_type_and_other_names_are_refused(tmp_path, name, dtyp
     (tmp_path / name.format(dtype)).write_bytes(TEXT.astype(dtype).tobytes())
     assert np.array_equal(open_dataset(tmp_path).store.read(0, 10_000), TEXT)
     (tmp_path / name.format(dtype)).rename(tmp_path / "x_train_000001.bin")
-    with pytest.raises(UserError, match=r"type of its ids is unknown.*tokens\.json.*x_train_000001\.uint32\.bin"):
+    with pytest.raises(
+        UserError, match=r"type of its ids is unknown.*tokens\.json.*x_train_000001\.uint32\.bin"
+    ):
         open_dataset(tmp_path)
 
 
@@ -170,7 +180,10 @@ REFUSED = {
     "too long": (llmc(TEXT.astype("<u2"), 20240520) + b"ab", "too long"),
     "negative count": (llmc(TEXT.astype("<u2"), 20240520, count=-1), "-1 tokens"),
     "no tokens": (llmc(TEXT[:0].astype("<u2"), 20240520), "0 tokens of uint16"),
-    "ids beyond GPT-2's": (llmc(np.full(99, 50_400, "<u2"), 20240520), "token id 50400 at offset 0 >= vocab_size"),
+    "ids beyond GPT-2's": (
+        llmc(np.full(99, 50_400, "<u2"), 20240520),
+        "token id 50400 at offset 0 >= vocab_size",
+    ),
 }
 
 
@@ -209,7 +222,11 @@ SPLITS = [
     (["train.bin", "valid.bin"], {"train": 1, "val": 1}, ""),
     (["train.bin", "validation.bin", "test.bin", "more.bin"], {"train": 1, "val": 1}, "more.bin, test.bin"),
     (["training_0.bin", "training_1.bin", "dev.bin"], {"train": 2, "val": 1}, ""),
-    (["fineweb_train_000001.bin", "fineweb_train_000002.bin", "fineweb_val_000000.bin"], {"train": 2, "val": 1}, ""),
+    (
+        ["fineweb_train_000001.bin", "fineweb_train_000002.bin", "fineweb_val_000000.bin"],
+        {"train": 2, "val": 1},
+        "",
+    ),
     (["train-00000-of-00002.npy", "train-00001-of-00002.npy", "val.npy"], {"train": 2, "val": 1}, ""),
     (["a.npy", "b.npy"], {"train": 2}, ""),
     (["a.npy", "b.npy", "val.npy"], {"train": 2, "val": 1}, ""),

@@ -66,7 +66,11 @@ BAD = {
     "not a number": (lambda p: np.save(p, np.full((5, 33), np.nan)), "NaN or infinity", None),
     "booleans": (lambda p: np.save(p, _ids(5, 7) > 3), "bool, not integers", None),
     "negative": (lambda p: np.save(p, _ids(5, 7) - 1000 * (np.arange(33) == 4)), r"token id -", (0, 4)),
-    "too large": (lambda p: np.save(p, _ids(5, 7) + 60000 * (np.arange(5) == 3)[:, None]), "token id 60", (3, 0)),
+    "too large": (
+        lambda p: np.save(p, _ids(5, 7) + 60000 * (np.arange(5) == 3)[:, None]),
+        "token id 60",
+        (3, 0),
+    ),
     "other length": (lambda p: np.save(p, _ids(5, 7, 20)), "sequences of 20 tokens, 33 in most files", None),
     "one token": (lambda p: np.save(p, _ids(5, 7, 1)), r"sequences have 1 token\(s\)", None),
     "no sequences": (lambda p: np.save(p, _ids(0, 7)), "no sequences", None),
@@ -319,7 +323,9 @@ def test_no_command_is_advised_whose_batch_the_data_do_not_fill(layout):
 
     result = Validation("folder", layout, ".npy", 9, 50257, sequences=[14], sequence_length=64)
     result.total_tokens = 14 * 64
-    assert advise(result, divided=True).as_text() == "RECOMMENDATIONS: too few tokens for one step of any model"
+    assert (
+        advise(result, divided=True).as_text() == "RECOMMENDATIONS: too few tokens for one step of any model"
+    )
 
 
 def test_missing_paths_are_refused(tmp_path):

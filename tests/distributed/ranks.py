@@ -40,7 +40,9 @@ def run_ranks(fn: Callable[..., Any], world_size: int, *args: Any, seconds: floa
         ranks = []
         for rank in range(world_size):
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_rank, args=(fn, rank, world_size, args, Path(folder), theirs, seconds))
+            process = context.Process(
+                target=_rank, args=(fn, rank, world_size, args, Path(folder), theirs, seconds)
+            )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # JAX warns of its threads; no rank calls it
                 process.start()
@@ -81,11 +83,19 @@ def _collect(pipes: list[Connection], seconds: float) -> list[Any]:
 
 
 def _rank(
-    fn: Callable[..., Any], rank: int, ranks: int, args: tuple[Any, ...], folder: Path, pipe: Connection, seconds: float
+    fn: Callable[..., Any],
+    rank: int,
+    ranks: int,
+    args: tuple[Any, ...],
+    folder: Path,
+    pipe: Connection,
+    seconds: float,
 ) -> None:
     try:
         torch.set_num_threads(1)
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), GLOO_SOCKET_IFNAME="lo")
+        os.environ.update(
+            RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), GLOO_SOCKET_IFNAME="lo"
+        )
         store = dist.FileStore(str(folder / "store"), ranks)
         limit = timedelta(seconds=max(1.0, seconds - 5.0))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)

@@ -23,7 +23,9 @@ def train(rank: int, size: int, config: TrainConfig) -> str:
 def averages(run):
     model = build_model(open_run(run).model_config)
     tensors.read(RunFolder(run).store.path(6), model, prefix=AVERAGE)
-    losses = [row["val/loss_average"] for row in read_rows(run / "metrics.jsonl") if "val/loss_average" in row]
+    losses = [
+        row["val/loss_average"] for row in read_rows(run / "metrics.jsonl") if "val/loss_average" in row
+    ]
     return losses, model.state_dict()
 
 

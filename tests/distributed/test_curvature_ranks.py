@@ -29,10 +29,14 @@ def setup(world: World) -> tuple[Any, CurvatureEstimator, OptimizerDriver, Gradi
     strategy = strategy_of(world.layout.backend)(world)
     model = strategy.build_model(config("enoki"), init="scaled-gpt", seed=0, device=torch.device("cpu"))
     strategy.wrap(model, None)
-    driver = OptimizerDriver(strategy.make_optimizer("sophia", model, lr=1e-2, rho=0.01, hessian_interval=2), "sophia")
+    driver = OptimizerDriver(
+        strategy.make_optimizer("sophia", model, lr=1e-2, rho=0.01, hessian_interval=2), "sophia"
+    )
     settings = {"autocast": contextlib.nullcontext, "strategy": strategy}
     loss = CrossEntropy(1e-4)
-    gradients = GradientStep(model, driver.parameters, micro_batch=ROWS // 4, grad_clip=0.5, loss=loss, **settings)
+    gradients = GradientStep(
+        model, driver.parameters, micro_batch=ROWS // 4, grad_clip=0.5, loss=loss, **settings
+    )
     return model, CurvatureEstimator(gradients, driver, seed=3, vocab_size=VOCAB + 1), driver, gradients
 
 

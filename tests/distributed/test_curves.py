@@ -44,14 +44,19 @@ def test_two_ranks_make_the_curve_of_one(layout):
 @pytest.mark.slow
 def test_a_tied_head_biases_and_learned_positions_are_shared_in_every_mode():
     layouts = (DDP, ZERO, FSDP, TENSOR)
-    check(2, [*(Case("gpt", "adana", layout) for layout in layouts), Case("gpt", "d-muon", FSDP, 2, "selective")])
+    check(
+        2,
+        [*(Case("gpt", "adana", layout) for layout in layouts), Case("gpt", "d-muon", FSDP, 2, "selective")],
+    )
 
 
 @pytest.mark.slow
 def test_accumulation_and_activation_checkpointing_change_nothing_on_two_ranks():
     first = Case("enoki", "adana")
     cases = [replace(first, layout=layout, micro_batch=2) for layout in (DDP, ZERO, FSDP)]
-    cases += [replace(first, layout=FSDP, micro_batch=2, checkpointing=mode) for mode in ("full", "selective")]
+    cases += [
+        replace(first, layout=FSDP, micro_batch=2, checkpointing=mode) for mode in ("full", "selective")
+    ]
     cases += [replace(first, layout=DDP, checkpointing="every-n:2")]
     check(2, cases)
 

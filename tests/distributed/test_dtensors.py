@@ -83,7 +83,9 @@ def sharded(how: str, ranks: int) -> tuple[nn.Module, int]:
             fully_shard(part)
         fully_shard(model)
         return model, ranks
-    mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("replicate" if how == "hsdp" else "shard", "tp"))
+    mesh = init_device_mesh(
+        "cpu", (ranks // 2, 2), mesh_dim_names=("replicate" if how == "hsdp" else "shard", "tp")
+    )
     if how == "hsdp":
         fully_shard(model, mesh=mesh)
         return model, ranks
@@ -110,7 +112,9 @@ def test_every_optimizer_makes_the_steps_of_one_process(how, ranks):
         atol = 2e-3 if name == "lion" else 5e-5  # a sign may turn
         for found in results:
             for p, q in zip(found[name], weights(model), strict=True):
-                torch.testing.assert_close(p, q, rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
+                torch.testing.assert_close(
+                    p, q, rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}"
+                )
 
 
 def statistics(rank: int, ranks: int, how: str) -> list[dict[str, float]]:
@@ -118,7 +122,9 @@ def statistics(rank: int, ranks: int, how: str) -> list[dict[str, float]]:
     found = []
     for name in ("adana", "dana-star-mk4", "auto-dana"):
         model, data = (Tiny(), ranks) if how in ("one", "zero") else sharded(how, ranks)
-        build: Any = DistributedMuonAdamW if how == "zero" else lambda m, name, **own: build_optimizer(name, m, **own)
+        build: Any = (
+            DistributedMuonAdamW if how == "zero" else lambda m, name, **own: build_optimizer(name, m, **own)
+        )
         optimizer = build(model, name, **settings_of(name))
         train(model, optimizer, rank * data // ranks, data)
         found.append(optimizer.collect_stats())
@@ -134,7 +140,11 @@ def test_statistics_are_of_all_coordinates(how, ranks):
             assert ours == pytest.approx(theirs, rel=1e-4)
 
 
-OPTIONS: list[dict[str, Any]] = [{}, *({"normalise": how} for how in ("rows", "columns", "normuon")), {"ns_steps": 6}]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    *({"normalise": how} for how in ("rows", "columns", "normuon")),
+    {"ns_steps": 6},
+]
 
 
 def options(rank: int, ranks: int, shape: tuple[int, ...], layout: tuple[Any, ...]) -> list[Tensor]:

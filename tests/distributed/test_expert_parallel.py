@@ -32,7 +32,9 @@ def passed(model, tokens, positions: int) -> tuple[torch.Tensor, dict[str, torch
     """(hidden states, gradients): of a sum over tokens and of the router's losses with a given use of experts."""
     hidden = model.hidden(tokens)
     losses = router_losses(model.take_routing(), position_count=positions)
-    (hidden.square().sum() / positions + weighted(CONFIG, {**losses, "load_balance": losses["router_z"]})).backward()
+    (
+        hidden.square().sum() / positions + weighted(CONFIG, {**losses, "load_balance": losses["router_z"]})
+    ).backward()
     return hidden.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -104,7 +106,10 @@ def test_what_ranks_with_experts_save_one_process_reads_and_back(tmp_path: Path)
         apply_expert_parallel(model, CONFIG, init_device_mesh("cpu", (size,)))
         optimizer = build_optimizer("adana", model, lr=1e-2)
         tensors.read(folder, model, optimizer)
-        return {name: p.full_tensor() if isinstance(p, DTensor) else p.detach() for name, p in model.named_parameters()}
+        return {
+            name: p.full_tensor() if isinstance(p, DTensor) else p.detach()
+            for name, p in model.named_parameters()
+        }
 
     run_ranks(saved, 2, tmp_path)
     alone, _ = trained(None, 0, 1)
@@ -152,7 +157,10 @@ def run(rank: int, size: int, *settings: TrainConfig) -> list[int]:
 @pytest.mark.slow
 def test_a_run_goes_on_with_experts_shared_out_in_any_way_with_the_same_losses(words, tmp_path):
     run(0, 1, config(words, tmp_path / "whole"))
-    ways = [{"distributed_backend": "ddp", "expert_parallel": True}, {"distributed_backend": "fsdp", "tp_size": 2}]
+    ways = [
+        {"distributed_backend": "ddp", "expert_parallel": True},
+        {"distributed_backend": "fsdp", "tp_size": 2},
+    ]
     ways += [{"expert_parallel": True}]
     parts = [config(words, tmp_path / "parts", iterations_to_run=2, **way) for way in ways]
     assert run_ranks(run, 2, *parts, seconds=240.0) == [[0] * 3] * 2

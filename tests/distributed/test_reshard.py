@@ -95,7 +95,11 @@ def train(model: nn.Module, optimizer: Any, steps: int = 2) -> None:
 def local(model: nn.Module, optimizer: Any) -> dict[str, Tensor]:
     values, _ = flat.flatten(flat.state_of(model, optimizer))
     here = {k: v.values if isinstance(v, TensorShard) else v for k, v in values.items()}
-    return {k: (v.to_local() if isinstance(v, DTensor) else v).clone() for k, v in here.items() if torch.is_tensor(v)}
+    return {
+        k: (v.to_local() if isinstance(v, DTensor) else v).clone()
+        for k, v in here.items()
+        if torch.is_tensor(v)
+    }
 
 
 def whole(model: nn.Module, optimizer: Any) -> dict[str, Tensor]:
@@ -103,7 +107,9 @@ def whole(model: nn.Module, optimizer: Any) -> dict[str, Tensor]:
     names = flat.parameter_names(model, optimizer)
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {
-            f"optim.state.{names[index]}.{key}": value for key, value in state.items() if torch.is_tensor(value)
+            f"optim.state.{names[index]}.{key}": value
+            for key, value in state.items()
+            if torch.is_tensor(value)
         }
     return {k: (v.full_tensor() if isinstance(v, DTensor) else v).clone() for k, v in tensors.items()}
 
@@ -153,7 +159,9 @@ def compare(rank: int, size: int, modes: list[str], first: str, folder: str, opt
         pytest.param("d-muon", {1: ["single"], 2: ["zero", "fsdp"]}, marks=pytest.mark.slow),
     ],
 )
-def test_every_arrangement_reads_every_other_bit_by_bit(tmp_path: Path, optimizer: str, modes: dict[int, list[str]]):
+def test_every_arrangement_reads_every_other_bit_by_bit(
+    tmp_path: Path, optimizer: str, modes: dict[int, list[str]]
+):
     model, opt = build("single", World.single(), optimizer)
     train(model, opt)
     saver = Saver(CheckpointStore(tmp_path / "first"))
@@ -222,7 +230,9 @@ def test_ranks_of_zero_read_the_state_that_they_own_and_no_more(tmp_path: Path, 
     saver = Saver(CheckpointStore(tmp_path / "first"))
     saver.save(2, flat.state_of(model, opt), {"step": 2}, wait=True)
     torch.save(whole(model, opt), saver.store.path(2) / "whole.pt")
-    state = sum(v.numel() for k, v in values.items() if k.startswith("optim.") and isinstance(v, Tensor) and v.ndim)
+    state = sum(
+        v.numel() for k, v in values.items() if k.startswith("optim.") and isinstance(v, Tensor) and v.ndim
+    )
     found = run_ranks(read_own, 3, str(saver.store.path(2)), optimizer)
     assert all(ok for ok, _ in found)
     assert sum(read for _, read in found) == state

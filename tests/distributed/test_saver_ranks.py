@@ -61,7 +61,9 @@ def save_while_training(rank: int, size: int, folder: str) -> None:
     for step in range(1, 31):
         for value in values.values():
             value += 1
-            dist.all_reduce(value, op=dist.ReduceOp.AVG if dist.get_backend() == "nccl" else dist.ReduceOp.MAX)
+            dist.all_reduce(
+                value, op=dist.ReduceOp.AVG if dist.get_backend() == "nccl" else dist.ReduceOp.MAX
+            )
         if step % 10 == 0:
             saver.save(step, values, {})
         saver.poll()
@@ -117,7 +119,9 @@ def fail_once(rank: int, size: int, folder: str) -> tuple[list[int], list[int], 
     saver.save(4, tensors(4.0), {}, wait=True)
     world.barrier()
     after_next = saver.store.steps()
-    with pytest.raises(UserError, match=r"No space left on device \(rank 1\).*the last good one is .*step-00000004"):
+    with pytest.raises(
+        UserError, match=r"No space left on device \(rank 1\).*the last good one is .*step-00000004"
+    ):
         saver.save(5, tensors(5.0), {}, wait=True)
     world.barrier()
     return after_second_try, after_next, saver.store.steps()

@@ -30,7 +30,14 @@ def losses(hidden, weight, targets) -> list[torch.Tensor]:
     grad = weight.grad.full_tensor() if isinstance(weight.grad, DTensor) else weight.grad
     with torch.no_grad():
         again = torch.stack(chunked_cross_entropy(hidden, weight, targets, valid_count=50.0))
-    return [ce.detach(), lse2.detach(), hidden.grad, grad, again, token_cross_entropy(hidden, weight, targets)]
+    return [
+        ce.detach(),
+        lse2.detach(),
+        hidden.grad,
+        grad,
+        again,
+        token_cross_entropy(hidden, weight, targets),
+    ]
 
 
 @pytest.mark.sample(1)
@@ -68,7 +75,12 @@ def test_logits_hidden_and_losses_are_the_whole_models(arch, head_dim):
         assert all(isinstance(p, DTensor) for p in model.parameters())
         kept = sum(p.to_local().numel() for p in model.parameters() if p.placements != (Replicate(),))
         logits = model(tokens)
-        return [logits.detach(), model.hidden(tokens).detach(), model.token_losses(tokens, tokens), torch.tensor(kept)]
+        return [
+            logits.detach(),
+            model.hidden(tokens).detach(),
+            model.token_losses(tokens, tokens),
+            torch.tensor(kept),
+        ]
 
     whole = build_model(shape)
     expected = [whole(tokens).detach(), whole.hidden(tokens).detach(), whole.token_losses(tokens, tokens)]
@@ -78,7 +90,9 @@ def test_logits_hidden_and_losses_are_the_whole_models(arch, head_dim):
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     wholly_held = ("embedding", "norm", "out.bias", "down.bias")
     cut = [
-        p for name, p in whole.named_parameters() if p is whole.head_weight or not any(w in name for w in wholly_held)
+        p
+        for name, p in whole.named_parameters()
+        if p is whole.head_weight or not any(w in name for w in wholly_held)
     ]
     assert sum(int(kept) for *_, kept in results) == sum(p.numel() for p in cut)  # nothing twice
 

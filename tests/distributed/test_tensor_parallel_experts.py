@@ -109,7 +109,9 @@ def test_the_compiler_sees_the_local_shard_of_a_weight():
         torch.nn.init.normal_(router.map.weight)
         plain = [t.detach() for t in router(HIDDEN_TD)[:2]]
         mesh = init_device_mesh("cpu", (size,))
-        router.map.weight = torch.nn.Parameter(distribute_tensor(router.map.weight.detach(), mesh, [Replicate()]))
+        router.map.weight = torch.nn.Parameter(
+            distribute_tensor(router.map.weight.detach(), mesh, [Replicate()])
+        )
         router.compile(backend="eager", fullgraph=True)
         return plain, [t.detach() for t in router(HIDDEN_TD)[:2]]
 
@@ -180,7 +182,10 @@ def test_what_ranks_with_features_of_experts_save_any_other_arrangement_reads(tm
                 apply_expert_parallel(model, config, init_device_mesh("cpu", (size,)))
             optimizer = build_optimizer("adana", model, lr=1e-2)
             tensors.read(tmp_path, model, optimizer)
-            values = {n: p.full_tensor() if isinstance(p, DTensor) else p.detach() for n, p in model.named_parameters()}
+            values = {
+                n: p.full_tensor() if isinstance(p, DTensor) else p.detach()
+                for n, p in model.named_parameters()
+            }
             for n, p in model.named_parameters():
                 moment = optimizer.state[p]["exp_avg"]
                 values[f"{n} moment"] = moment.full_tensor() if isinstance(moment, DTensor) else moment

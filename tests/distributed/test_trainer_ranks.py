@@ -75,7 +75,10 @@ def hooked(monkeypatch, hook):
 @pytest.mark.parametrize("backend", ["ddp", "zero", "fsdp"])
 def test_a_run_on_two_ranks_writes_what_a_run_on_one_writes(words, tmp_path, backend):
     run_training(settings(words, tmp_path / "one"))
-    assert run_ranks(train, 2, settings(words, tmp_path / "two", distributed_backend=backend)) == [("finished", 0)] * 2
+    assert (
+        run_ranks(train, 2, settings(words, tmp_path / "two", distributed_backend=backend))
+        == [("finished", 0)] * 2
+    )
     one, two = (read_rows(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
     assert [row["step"] for row in two] == [row["step"] for row in one] == [1, 3, 6, 9, 12]
     for ours, theirs in zip(two, one, strict=True):
@@ -159,7 +162,9 @@ def test_validation_is_the_same_for_any_batch_and_number_of_ranks(words):
     expected = evaluate(0, 1)
     for size in (2, 4):
         for found in run_ranks(evaluate, size):
-            for (loss, bpb, tokens), (first_loss, first_bpb, first_tokens) in zip(found, expected[:2] * 4, strict=True):
+            for (loss, bpb, tokens), (first_loss, first_bpb, first_tokens) in zip(
+                found, expected[:2] * 4, strict=True
+            ):
                 assert loss == pytest.approx(first_loss, rel=1e-6)
                 assert bpb == pytest.approx(first_bpb, rel=1e-6)
                 assert tokens == first_tokens
@@ -188,7 +193,9 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(words, tmp_path, monkey
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("backend", ["ddp", "zero", "fsdp"])
 @pytest.mark.parametrize(("mode", "outcome"), [("skip", ("finished", 0)), ("stop", ("nonfinite", 3))])
-def test_a_loss_that_is_not_finite_on_one_rank_is_everyones(words, tmp_path, monkeypatch, backend, mode, outcome):
+def test_a_loss_that_is_not_finite_on_one_rank_is_everyones(
+    words, tmp_path, monkeypatch, backend, mode, outcome
+):
     def spoil(trainer):
         original = trainer.gradients.model.forward
 
@@ -262,7 +269,9 @@ def test_the_others_name_a_rank_that_is_gone(words, tmp_path, monkeypatch, end):
     hooked(monkeypatch, lose_rank_1)
     with pytest.raises(RankFailed):
         run_ranks(survive, 2, settings(words, tmp_path / "run"))
-    reason = "rank 1 died or stopped answering" if end == "killed" else "rank 1 failed: OSError: its disk is gone"
+    reason = (
+        "rank 1 died or stopped answering" if end == "killed" else "rank 1 failed: OSError: its disk is gone"
+    )
     told = (tmp_path / "0.txt").read_text()
     assert told == f"False {reason}; start the job again to resume from the last checkpoint"
     assert not (tmp_path / "1.txt").exists()
@@ -323,7 +332,10 @@ def test_statistics_of_tau_and_dynamics_are_those_of_one_process(words, tmp_path
         for name in ("two", "one")
     )
     if "zero" in parallel.values():  # needs whole gradients
-        theirs = [{key: value for key, value in row.items() if not key.endswith("/grad_alignment")} for row in theirs]
+        theirs = [
+            {key: value for key, value in row.items() if not key.endswith("/grad_alignment")}
+            for row in theirs
+        ]
     assert [row.keys() for row in ours] == [row.keys() for row in theirs]
     assert any(key.endswith("/grad_norm") for key in ours[0])
     for row, alone in zip(ours, theirs, strict=True):

@@ -91,7 +91,9 @@ def alone(name: str, steps: range, start: Any = None) -> tuple[list[Tensor], dic
     return run(lambda model, optimizer, **own: build_optimizer(optimizer, model, **own), name, steps, start)
 
 
-def zero(rank: int, ranks: int, name: str, steps: range, start: Any = None) -> tuple[list[Tensor], dict[str, Any]]:
+def zero(
+    rank: int, ranks: int, name: str, steps: range, start: Any = None
+) -> tuple[list[Tensor], dict[str, Any]]:
     return run(DistributedMuonAdamW, name, steps, start)
 
 
@@ -256,7 +258,11 @@ def moved(optimizer: DistributedMuonAdamW, model: nn.Module) -> None:
         ({"optimizer": "muon", "momentum": 2.0}, None, "momentum is 2.0"),
         ({}, lambda optimizer, model: optimizer.add_param_group({"params": []}), "cannot be added"),
         ({}, moved, "was moved"),
-        ({}, lambda o, _: o.load_state_dict(DistributedMuonAdamW(nn.Linear(2, 2)).state_dict()), "other parameter"),
+        (
+            {},
+            lambda o, _: o.load_state_dict(DistributedMuonAdamW(nn.Linear(2, 2)).state_dict()),
+            "other parameter",
+        ),
     ],
 )
 def test_mistakes_are_refused_in_a_line(arguments, mistake, words):
@@ -281,7 +287,9 @@ def test_a_rank_that_fails_says_why_and_ends_the_others():
         run_ranks(fails, 2)
 
 
-shapes = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60), st.booleans(), st.booleans()), max_size=20)
+shapes = st.lists(
+    st.tuples(st.integers(1, 60), st.integers(1, 60), st.booleans(), st.booleans()), max_size=20
+)
 
 
 @given(shapes, st.integers(1, 9))

@@ -22,7 +22,13 @@ def page(tmp_path: Path, text: str) -> Path:
 
 def test_a_block_is_run_by_its_language_or_its_commands(tmp_path):
     text = "```python\nx\n```\n```\ndanalab plan\n```\n```bash\nls\n```\n```\nx = y\n```\n```json\n{}\n```\n"
-    assert [block.action for block in blocks(page(tmp_path, text))] == ["python", "shell", "shell", "text", "text"]
+    assert [block.action for block in blocks(page(tmp_path, text))] == [
+        "python",
+        "shell",
+        "shell",
+        "text",
+        "text",
+    ]
 
 
 def test_a_comment_above_decides(tmp_path):
@@ -74,7 +80,9 @@ def test_python_of_a_page_can_be_pasted_into_the_prompt():
             if block.action != "python":
                 continue
             for line in [*block.text.splitlines(), ""]:
-                pasted.append(line)  # before Python 3.13 an empty line ends a loop or a class, and nothing else does
+                pasted.append(
+                    line
+                )  # before Python 3.13 an empty line ends a loop or a class, and nothing else does
                 if codeop.compile_command("\n".join(pasted), block.name) is not None:
                     pasted = []
             assert pasted == [], block.name
@@ -84,4 +92,6 @@ def test_a_block_with_placeholders_has_a_reason_not_to_run():
     for file in check.pages():
         for block in blocks(file):
             if block.action == "shell":
-                assert not PLACEHOLDER.search(re.sub(r"#.*", "", block.script)), f"{block.name}: say why it is not run"
+                assert not PLACEHOLDER.search(re.sub(r"#.*", "", block.script)), (
+                    f"{block.name}: say why it is not run"
+                )

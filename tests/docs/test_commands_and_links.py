@@ -13,7 +13,9 @@ from _tooling.reference import help_of
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-PAGES += [page for page in sorted(DOCS.rglob("*.md")) if page.relative_to(DOCS).parts[0] != "reference"]  # generated
+PAGES += [
+    page for page in sorted(DOCS.rglob("*.md")) if page.relative_to(DOCS).parts[0] != "reference"
+]  # generated
 HELP = cache(help_of)
 ELSEWHERE = {"--help", "--help-all", "--config", "--debug"}
 ELSEWHERE |= {"--data-path", "--output-dir", "--model-dim", "--num-layers"}
@@ -24,8 +26,14 @@ def commands(text: str) -> list[str]:
     """Every `danalab ...`, in blocks of code and in lines."""
     text = text.replace("\\\n", " ")
     shell = "\n".join(re.findall(r"^```(?!text).*?^```|<!--.*?-->", text, re.DOTALL | re.MULTILINE))
-    lines = re.findall(r"^(?:\$ |<!-- (?:instead|before): )?(?:[A-Z_]+=\S+ )*(danalab [^\n]*)", shell, re.MULTILINE)
-    parts = [part.strip() for line in lines for part in re.split(r"&&|\|\||[;|>]| -- ", re.split(r"\s#\s", line)[0])]
+    lines = re.findall(
+        r"^(?:\$ |<!-- (?:instead|before): )?(?:[A-Z_]+=\S+ )*(danalab [^\n]*)", shell, re.MULTILINE
+    )
+    parts = [
+        part.strip()
+        for line in lines
+        for part in re.split(r"&&|\|\||[;|>]| -- ", re.split(r"\s#\s", line)[0])
+    ]
     return [part for part in parts if part.startswith("danalab ")] + re.findall(r"`(danalab [^`]*)`", text)
 
 
@@ -66,5 +74,7 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_a_page_names_exist(page):
     text = page.read_text(encoding="utf-8")
-    for name in re.findall(r"(?<![\w/.-])((?:bench|docs|examples|scripts|tests)/[\w/]+\.(?:py|yaml|sh|md))", text):
+    for name in re.findall(
+        r"(?<![\w/.-])((?:bench|docs|examples|scripts|tests)/[\w/]+\.(?:py|yaml|sh|md))", text
+    ):
         assert (ROOT / name).is_file(), name

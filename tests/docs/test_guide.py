@@ -52,7 +52,9 @@ def definitions(file: Path) -> set[str]:
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found.add(node.name)
-            found |= {f"{node.name}.{part.name}" for part in ast.walk(node) if isinstance(part, ast.FunctionDef)}
+            found |= {
+                f"{node.name}.{part.name}" for part in ast.walk(node) if isinstance(part, ast.FunctionDef)
+            }
         for target in [*getattr(node, "targets", []), getattr(node, "target", None)]:
             if isinstance(target, ast.Name):
                 found.add(target.id)

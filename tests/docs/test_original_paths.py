@@ -50,7 +50,17 @@ def test_a_run_of_the_original_is_trained_evaluated_and_sampled(data):
 @pytest.mark.slow
 def test_it_is_a_rank_of_torchrun(data):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    flags = ["--model", "llama", "--opt", "adamw", "--lr", "1e-3", *SMALL.split(), "--distributed_backend", "gloo"]
+    flags = [
+        "--model",
+        "llama",
+        "--opt",
+        "adamw",
+        "--lr",
+        "1e-3",
+        *SMALL.split(),
+        "--distributed_backend",
+        "gloo",
+    ]
     place = ["--dataset", str(data / "small"), "--run_dir", str(data / "ranks")]
     done = run(*torchrun, "./src/main.py", *flags, *place)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -69,14 +79,26 @@ def test_it_is_a_rank_of_torchrun(data):
     ],
 )
 def test_the_data_scripts_name_their_commands(script, words, command, tmp_path):
-    done = run(sys.executable, f"src/data/{script}", *words, "--tokenizer", "nowhere", DATASETS_DIR=str(tmp_path))
+    done = run(
+        sys.executable, f"src/data/{script}", *words, "--tokenizer", "nowhere", DATASETS_DIR=str(tmp_path)
+    )
     assert f"now: danalab {command} --tokenizer nowhere\n" in done.stderr
     assert done.returncode == 2
 
 
 @pytest.mark.slow
 def test_a_decay_that_removes_more_than_a_weight_is_refused_with_its_reason(data):
-    flags = ["--model", "enoki", "--opt", "adana", "--lr", "1e-3", *SMALL.split(), "--dataset", str(data / "small")]
+    flags = [
+        "--model",
+        "enoki",
+        "--opt",
+        "adana",
+        "--lr",
+        "1e-3",
+        *SMALL.split(),
+        "--dataset",
+        str(data / "small"),
+    ]
     done = run(sys.executable, "./src/main.py", *flags, "--weight_decay", "100", "--wd_ts", "1.0")
     assert done.returncode == 2
     assert "weight" in done.stderr.splitlines()[-1]

@@ -14,7 +14,9 @@ import pytest
 from danalab.cli.app import main
 
 ROOT = Path(__file__).parents[2]
-SMALLER = shlex.split("--dataset small --seq_len 32 --batch_size 2 --acc_steps 1 --iterations 2 --eval_batches 1")
+SMALLER = shlex.split(
+    "--dataset small --seq_len 32 --batch_size 2 --acc_steps 1 --iterations 2 --eval_batches 1"
+)
 NEED_A_NETWORK = ("data download", "data fetch-gpt2", "make demo")
 
 
@@ -86,7 +88,9 @@ def test_the_page_prints_the_quick_start():
 
 def test_the_sweep_lists_its_jobs(place):
     (command,) = [command for command in commands() if "sweep.sh" in command]
-    assert "restart_enoki.sh" in run(shlex.split(command), place) or "launch.sh" in run(shlex.split(command), place)
+    assert "restart_enoki.sh" in run(shlex.split(command), place) or "launch.sh" in run(
+        shlex.split(command), place
+    )
 
 
 TRAINS = [c for c in commands() if c.startswith(("bash scripts/launch.sh", "sbatch", "torchrun"))]

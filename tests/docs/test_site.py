@@ -36,7 +36,9 @@ def test_links_out_of_the_docs_lead_to_copies_or_downloads():
     assert contents.outside("[a](../CONTRIBUTING.md#b)", "a") == "[a](/reference/contributing.md#b)"
     assert contents.outside("[a](../notes/x.md)", "a") == "{download}`a </../notes/x.md>`"
     assert contents.outside("[a](../data.md#b)", "guide/a") == "[a](../data.md#b)"
-    assert contents.copied("[a](docs/a.md) [b](src/b.py) [c](#c)") == "[a](../a.md) [b](../../src/b.py) [c](#c)"
+    assert (
+        contents.copied("[a](docs/a.md) [b](src/b.py) [c](#c)") == "[a](../a.md) [b](../../src/b.py) [c](#c)"
+    )
 
 
 def test_the_page_of_commands_and_the_reference_have_every_verb():
@@ -90,7 +92,9 @@ def test_in_a_browser_pages_fit_a_phone_are_accessible_and_figures_move(site):
         tab = chromium.new_context(viewport={"width": 390, "height": 844}, offline=True).new_page()
         for name in ("index", "optimizers/dana", "guide/claims", "guide/summary"):
             tab.goto(f"file://{site}/{name}.html")
-            assert not tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"), name
+            assert not tab.evaluate(
+                "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+            ), name
             assert not tab.evaluate("[...document.images].some(i => i.complete && !i.naturalWidth)"), name
             assert [each["id"] for each in axe.run(tab).response["violations"]] == [], name
         figure = tab.locator("figure[data-figure=schedule]")
@@ -108,6 +112,10 @@ multi-GPU, SLURM, Hugging Face, export, fine-tune, tokenizer, dataset, GPU, CPU,
 
 @pytest.mark.parametrize("word", [word.strip() for word in NEWCOMERS.split(",")])
 def test_a_word_that_newcomers_search_for_is_in_the_glossary_and_on_another_page(word):
-    found = [page.name for page in DOCS.glob("*.md") if re.search(rf"\b{word}", page.read_text(encoding="utf-8"), re.I)]
+    found = [
+        page.name
+        for page in DOCS.glob("*.md")
+        if re.search(rf"\b{word}", page.read_text(encoding="utf-8"), re.I)
+    ]
     assert "glossary.md" in found
     assert len(found) >= 2, word

@@ -108,4 +108,6 @@ def train_in_child(
 def started_ranks(launcher: int) -> list[str]:
     """Processes that torch's agent, a thread of the launcher, has started."""
     tasks = Path(f"/proc/{launcher}/task").iterdir()
-    return [pid for task in tasks if task.name != str(launcher) for pid in (task / "children").read_text().split()]
+    return [
+        pid for task in tasks if task.name != str(launcher) for pid in (task / "children").read_text().split()
+    ]

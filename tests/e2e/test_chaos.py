@@ -38,7 +38,9 @@ def no_room() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL_FILES, SMALL_FILES))
 
 
-def disturb(data: Path, run_dir: Path, seconds: float, draw: random.Random, faults: int) -> tuple[int, set[str]]:
+def disturb(
+    data: Path, run_dir: Path, seconds: float, draw: random.Random, faults: int
+) -> tuple[int, set[str]]:
     """Run to the end against `faults` faults; returns how many kills there were, and what was damaged."""
     settings, store = config(data, run_dir), RunFolder(run_dir).store
     kills, damaged = 0, set()
@@ -51,7 +53,9 @@ def disturb(data: Path, run_dir: Path, seconds: float, draw: random.Random, faul
         kills += 1
         damaged |= {"full"} if full else set()
         usable = [step for step in store.steps() if why_unusable(store.path(step)) is None]
-        if len(usable) >= 2:  # the only one that is left is not touched: without any, a run rightly refuses to go on
+        if (
+            len(usable) >= 2
+        ):  # the only one that is left is not touched: without any, a run rightly refuses to go on
             fault = draw.choice([truncate, flip, uncommit, None])
             if fault is not None:
                 fault(store.path(usable[-1]), draw)

@@ -40,9 +40,16 @@ def test_the_page_holds_both_optimizers_the_pictures_and_samples(made):
     assert "adana" in page
     assert "nats/token below" in page.splitlines()[0], "the answer comes first"
     assert "def read_" in page
-    drawn = {f"{name}{ending}" for name in ("loss-tokens", "loss-compute", "lr") for ending in (".png", "-dark.svg")}
+    drawn = {
+        f"{name}{ending}"
+        for name in ("loss-tokens", "loss-compute", "lr")
+        for ending in (".png", "-dark.svg")
+    }
     assert drawn | {"demo.json"} <= {file.name for file in config.out.iterdir()}
-    assert [row["opt"] for row in json.loads((config.out / "demo.json").read_text())["runs"]] == ["adamw", "adana"]
+    assert [row["opt"] for row in json.loads((config.out / "demo.json").read_text())["runs"]] == [
+        "adamw",
+        "adana",
+    ]
 
 
 def test_both_optimizers_start_from_the_same_weights_and_see_the_same_data(made):
@@ -58,7 +65,9 @@ def test_it_ends_with_three_commands_that_this_shell_knows(made, monkeypatch, tm
     monkeypatch.setattr(demo_module.shutil, "which", lambda _: "/usr/bin/danalab")
     begin, *commands = next_steps(demo)
     assert begin == "Next:"
-    assert [line.split()[:2] for line in commands] == [["danalab", verb] for verb in ("generate", "train", "speedrun")]
+    assert [line.split()[:2] for line in commands] == [
+        ["danalab", verb] for verb in ("generate", "train", "speedrun")
+    ]
     assert str(demo.page.parent / "runs" / min(demo.rows, key=lambda row: row.val_loss).run) in commands[0]
     monkeypatch.setattr(demo_module.shutil, "which", lambda _: None)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
@@ -80,14 +89,25 @@ def test_the_verdict_says_who_won_whoever_it_is(made):
     adamw, adana = demo.rows
     from dataclasses import replace
 
-    assert verdict([replace(adamw, val_loss=3.0), replace(adana, val_loss=3.5)])[0].startswith("AdamW ends 0.5000")
-    assert verdict([replace(adamw, val_loss=3.5), replace(adana, val_loss=3.0)])[0].startswith("ADana ends 0.5000")
+    assert verdict([replace(adamw, val_loss=3.0), replace(adana, val_loss=3.5)])[0].startswith(
+        "AdamW ends 0.5000"
+    )
+    assert verdict([replace(adamw, val_loss=3.5), replace(adana, val_loss=3.0)])[0].startswith(
+        "ADana ends 0.5000"
+    )
     assert "may be noise" in verdict(demo.rows)[1]
 
 
 def test_a_run_is_sampled_with_a_seed(made, capsys):
     config, _ = made
-    arguments = ["generate", "--run", str(config.out / "runs" / "adana-lr0.002"), "--prompt", "def ", "--json"]
+    arguments = [
+        "generate",
+        "--run",
+        str(config.out / "runs" / "adana-lr0.002"),
+        "--prompt",
+        "def ",
+        "--json",
+    ]
     texts = []
     for seed in ("1", "1", "2"):
         assert main([*arguments, "--seed", seed, "--max-tokens", "12"]) == 0

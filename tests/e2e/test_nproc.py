@@ -35,7 +35,9 @@ def flags(data, run_dir, *more: str) -> list[str]:
 
 @pytest.mark.slow
 def test_nproc_starts_ranks_and_a_signal_checkpoints_and_stops_them_all(data, tmp_path):
-    run = flags(data, tmp_path / "run", "--iterations", "2000", "--warmup-steps", "2", "--nproc", "2", "--json")
+    run = flags(
+        data, tmp_path / "run", "--iterations", "2000", "--warmup-steps", "2", "--nproc", "2", "--json"
+    )
     command = [sys.executable, "-m", "danalab", *run]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -49,7 +51,9 @@ def test_nproc_starts_ranks_and_a_signal_checkpoints_and_stops_them_all(data, tm
     assert process.returncode == 85, seen
     assert summary["status"] == "interrupted"
     assert sum(line.startswith("step 2/") for line in seen) == 1  # one rank speaks
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")] == [f"step-{summary['step']:08d}"]
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")] == [
+        f"step-{summary['step']:08d}"
+    ]
     assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")][:2] == [1, 2]
 
 
@@ -64,7 +68,9 @@ def test_bad_input_with_nproc_is_one_line(data, tmp_path):
 @pytest.mark.slow
 def test_a_killed_rank_ends_the_job_by_name(data, tmp_path):
     run = flags(data, tmp_path / "run", "--iterations", "2000", "--warmup-steps", "2", "--nproc", "2")
-    with subprocess.Popen([sys.executable, "-m", "danalab", *run], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "danalab", *run], stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("step 2/"):

@@ -46,7 +46,8 @@ def test_resume_is_bitwise_after_kills_during_saves(data, tmp_path, undisturbed)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "opt", ["muon", pytest.param("soap", marks=pytest.mark.slow), pytest.param("sf-adamw", marks=pytest.mark.slow)]
+    "opt",
+    ["muon", pytest.param("soap", marks=pytest.mark.slow), pytest.param("sf-adamw", marks=pytest.mark.slow)],
 )
 def test_resume_is_bitwise_after_kills_with_other_kinds_of_state(data, tmp_path, opt):
     """State of matrices, lists of preconditioners, and weights that are switched for evaluation."""
@@ -114,7 +115,9 @@ def test_the_command_line_resumes_after_sigterm_with_exit_code_85(data, tmp_path
     assert first.wait() == 85
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["status"], 20 <= summary["step"] < STEPS) == ("interrupted", True)
-    second = subprocess.run([*command, "--json"], capture_output=True, text=True, env=environment, check=False)
+    second = subprocess.run(
+        [*command, "--json"], capture_output=True, text=True, env=environment, check=False
+    )
     assert second.returncode == 0, second.stderr
     assert json.loads(second.stdout)["status"] == "finished"
     assert_same(RunFolder(tmp_path / "run"), undisturbed)

@@ -45,7 +45,9 @@ def test_a_run_in_jobs_is_the_run_in_one(data, tmp_path, undisturbed, monkeypatc
 
 def flags_of(settings: TrainConfig) -> list[str]:
     """A configuration as the flags that say it."""
-    given = {name: value for name, value in settings.as_dict().items() if value != TrainConfig().as_dict()[name]}
+    given = {
+        name: value for name, value in settings.as_dict().items() if value != TrainConfig().as_dict()[name]
+    }
     return [
         f"--{'' if value is not False else 'no-'}{name.replace('_', '-')}{'' if value is False else f'={value}'}"
         for name, value in given.items()

@@ -33,13 +33,17 @@ sys.exit(main({arguments!r}))
 @pytest.mark.parametrize("module", [pytest.param("torch", marks=pytest.mark.slow), "danalab.train.trainer"])
 def test_sigterm_during_the_imports_is_exit_code_85_and_the_run_starts_again(data, tmp_path, module):
     flags = {**config(data, tmp_path / "run").as_dict(), "iterations": 2}
-    (tmp_path / "flags.json").write_text(json.dumps({k: v for k, v in flags.items() if v not in (None, {}, [])}))
+    (tmp_path / "flags.json").write_text(
+        json.dumps({k: v for k, v in flags.items() if v not in (None, {}, [])})
+    )
     arguments = ["train", "--config", str(tmp_path / "flags.json"), "--json"]
 
     def start(hit: str) -> subprocess.CompletedProcess[str]:
         program = HIT.format(module=hit, arguments=arguments)
         here = Path(__file__).parent
-        return subprocess.run([sys.executable, "-c", program], cwd=here, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [sys.executable, "-c", program], cwd=here, capture_output=True, text=True, check=False
+        )
 
     stopped = start(module)
     assert stopped.returncode == 85, stopped.stderr
@@ -52,7 +56,9 @@ def test_sigterm_during_the_imports_is_exit_code_85_and_the_run_starts_again(dat
 @pytest.mark.slow
 def test_sigterm_while_ranks_start_is_exit_code_85_and_no_rank_dies_of_it(data, tmp_path):
     flags = {**config(data, tmp_path / "run").as_dict(), "nproc": 2}
-    (tmp_path / "flags.json").write_text(json.dumps({k: v for k, v in flags.items() if v not in (None, {}, [])}))
+    (tmp_path / "flags.json").write_text(
+        json.dumps({k: v for k, v in flags.items() if v not in (None, {}, [])})
+    )
     command = [sys.executable, "-m", "danalab", "train", "--config", str(tmp_path / "flags.json"), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while len(started_ranks(process.pid)) < 2:

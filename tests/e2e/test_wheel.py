@@ -37,7 +37,12 @@ def core(wheel, tmp_path_factory) -> Path:
 
 
 def run(words: list[object], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(folder),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     return subprocess.run([*map(str, words)], cwd=folder, env=environment, capture_output=True, text=True)
 
 

@@ -79,7 +79,9 @@ class Script(SampledAnswer):
     """An answer of given text."""
 
     def __init__(self, text: str):
-        super().__init__(tokens=[*text.encode(), CHAT.assistant_end], finished=True, calls=int(text.startswith("=")))
+        super().__init__(
+            tokens=[*text.encode(), CHAT.assistant_end], finished=True, calls=int(text.startswith("="))
+        )
 
 
 def test_turns_are_scored_one_by_one_after_what_the_model_said(monkeypatch):
@@ -100,7 +102,10 @@ def test_turns_are_scored_one_by_one_after_what_the_model_said(monkeypatch):
     def answering(engine, chat, requests):
         prompts.extend(chat.tokenizer.decode(request.prompt) for request in requests)
         said = {"good": "=2", "bad": "", "then": "3", "end": "5"}
-        return [Script(said[re.findall(r"(good|bad|then|end)<", prompt)[-1]]) for prompt in prompts[-len(requests) :]]
+        return [
+            Script(said[re.findall(r"(good|bad|then|end)<", prompt)[-1]])
+            for prompt in prompts[-len(requests) :]
+        ]
 
     monkeypatch.setattr("danalab.chat.answers.answer_all", answering)
     with ModelEngine(model, CHAT)() as engine:
@@ -159,7 +164,9 @@ def test_what_cannot_be_evaluated_is_one_line(run, tmp_path, capsys):
     assert "--samples 4: at temperature 0" in refused(capsys, run, "--tasks", "arithmetic", "--samples", 4)
     assert "--samples 4: only with --tasks" in refused(capsys, run, "--samples", 4)
     assert "--data x: not with --tasks" in refused(capsys, run, "--tasks", "arithmetic", "--data", "x")
-    assert "--limit is 0; it must be at least 1" in refused(capsys, run, "--tasks", "arithmetic", "--limit", 0)
+    assert "--limit is 0; it must be at least 1" in refused(
+        capsys, run, "--tasks", "arithmetic", "--limit", 0
+    )
     told = refused(capsys, run, "--tasks", "arithmetic", "--max-tokens", 0)
     assert "--max-tokens is 0; it must be at least 1" in told
     assert "temperature" in refused(capsys, run, "--tasks", "arithmetic", "--temperature", -1)

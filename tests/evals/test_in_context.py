@@ -44,15 +44,23 @@ def suite(tmp_path):
     data = tmp_path / "eval_data"
     write(
         data / "a" / "choice.jsonl",
-        [{"query": word(), "choices": [word() for _ in range(4)], "gold": draw.randrange(4)} for _ in range(12)],
+        [
+            {"query": word(), "choices": [word() for _ in range(4)], "gold": draw.randrange(4)}
+            for _ in range(12)
+        ],
     )
     write(
         data / "schema.jsonl",
-        [{"context_options": [word(), word()], "continuation": word(), "gold": draw.randrange(2)} for _ in range(12)],
+        [
+            {"context_options": [word(), word()], "continuation": word(), "gold": draw.randrange(2)}
+            for _ in range(12)
+        ],
     )
     write(data / "copy.jsonl", [{"context": word(), "continuation": draw.choice("ab")} for _ in range(12)])
     (tmp_path / "core.yaml").write_text(TASKS)
-    (tmp_path / "eval_meta_data.csv").write_text("Eval Task,Random baseline\nchoice,25.0\nschema,50.0\ncopy,0\n")
+    (tmp_path / "eval_meta_data.csv").write_text(
+        "Eval Task,Random baseline\nchoice,25.0\nschema,50.0\ncopy,0\n"
+    )
     return tmp_path
 
 
@@ -109,18 +117,24 @@ def test_scores_are_those_of_single_texts(suite, model):
                 expected.append(mean_loss(model, tokenizer, head, f" {item['continuation']}")[1])
         result = evaluate_in_context(model, tokenizer, task, autocast=nullcontext)
         assert result.accuracy.mean == pytest.approx(sum(expected) / 12)
-        assert result.centred.mean == pytest.approx((result.accuracy.mean - task.baseline) / (1 - task.baseline))
+        assert result.centred.mean == pytest.approx(
+            (result.accuracy.mean - task.baseline) / (1 - task.baseline)
+        )
 
 
 def test_a_limit_takes_the_same_questions_each_time(suite, model):
     (task, *_) = read_suite(suite)
-    results = [evaluate_in_context(model, ByteTokenizer(), task, limit=5, autocast=nullcontext) for _ in range(2)]
+    results = [
+        evaluate_in_context(model, ByteTokenizer(), task, limit=5, autocast=nullcontext) for _ in range(2)
+    ]
     assert results[0] == results[1]
     assert results[0].accuracy.count == 5
 
 
 def test_the_core_score_is_the_mean_of_the_centred_accuracies(suite, model):
-    results = [evaluate_in_context(model, ByteTokenizer(), task, autocast=nullcontext) for task in read_suite(suite)]
+    results = [
+        evaluate_in_context(model, ByteTokenizer(), task, autocast=nullcontext) for task in read_suite(suite)
+    ]
     core = mean_score([result.centred for result in results])
     assert core.mean == pytest.approx(sum(r.centred.mean for r in results) / 3)
     assert core.error == pytest.approx(sum(r.centred.error**2 for r in results) ** 0.5 / 3)
@@ -134,11 +148,17 @@ def test_the_core_score_is_the_mean_of_the_centred_accuracies(suite, model):
         ("core.yaml", TASKS.replace("a/choice", "a/none"), "no file"),
         (
             "core.yaml",
-            TASKS.replace("schema\n  dataset", "schema\n  x: 1\n  dataset").replace("type: schema", "type: x"),
+            TASKS.replace("schema\n  dataset", "schema\n  x: 1\n  dataset").replace(
+                "type: schema", "type: x"
+            ),
             "icl_task_type",
         ),
         ("eval_meta_data.csv", "Task,Baseline\nchoice,25\n", "Random baseline"),
-        ("eval_data/a/choice.jsonl", '{"query": "q", "choices": ["a", "b"], "gold": 2}\n', 'line 1: the field "gold"'),
+        (
+            "eval_data/a/choice.jsonl",
+            '{"query": "q", "choices": ["a", "b"], "gold": 2}\n',
+            'line 1: the field "gold"',
+        ),
         ("eval_data/a/choice.jsonl", '{"query": "q", "choices": ["a"], "gold": 0}\n', "at least two"),
         ("eval_data/a/choice.jsonl", '{"query": "q", "choices": ["a", "b"], "gold": 0}\n', "too few"),
         ("eval_data/a/choice.jsonl", '{"choices": ["a", "b"], "gold": 0}\n', '"query" is missing'),
@@ -149,7 +169,10 @@ def test_a_malformed_folder_is_one_line(suite, model, file, content, said):
     (suite / file).write_text(content)
 
     def evaluate():
-        return [evaluate_in_context(model, ByteTokenizer(), each, autocast=nullcontext) for each in read_suite(suite)]
+        return [
+            evaluate_in_context(model, ByteTokenizer(), each, autocast=nullcontext)
+            for each in read_suite(suite)
+        ]
 
     with pytest.raises(UserError, match=said):
         evaluate()

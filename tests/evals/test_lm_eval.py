@@ -26,7 +26,10 @@ QUESTIONS = [
     {"question": "and then it was blue and then it was", "choices": [" x", " cat", " blue"], "answer": 1},
 ]
 TEXTS = [{"text": "the cat sat on a mat. " * 3}, {"text": "red house"}]
-PROMPTS = [{"prompt": "the cat", "wanted": " sat"}, {"prompt": "dog ran to the red house and then it", "wanted": "?"}]
+PROMPTS = [
+    {"prompt": "the cat", "wanted": " sat"},
+    {"prompt": "dog ran to the red house and then it", "wanted": "?"},
+]
 
 TASKS = {
     "choose": """
@@ -134,7 +137,9 @@ def test_texts_longer_than_the_context_are_read_in_windows(run, tasks):
         for start in range(0, len(ids), 32):
             before = [tokenizer.eos_id] if start == 0 else [ids[start - 1]]
             part = ids[start : start + 32]
-            if start > 0 and len(part) < 32:  # the last window reaches back for context, but scores its own only
+            if (
+                start > 0 and len(part) < 32
+            ):  # the last window reaches back for context, but scores its own only
                 before = ids[start + len(part) - 33 : start]
             total += float(log_probabilities(run, before + part, len(part)).sum())
     n_bytes = sum(len(row["text"].encode()) for row in TEXTS)

@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""}
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
 RANKS = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 NEEDS = {
     "huggingface_factory": "transformers",
@@ -32,7 +37,9 @@ LOOPS = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "prop
 
 def run(*words: str, **more: str) -> str:
     environment = {**os.environ, **OFFLINE, "OMP_NUM_THREADS": "1", **more}
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, timeout=240)
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, env=environment, timeout=240
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -31,7 +31,10 @@ class OptimConfig:
     def build_groups(self, model, strict=True):
         overridden = {name for override in self.group_overrides for name in override.params}
         named = dict(model.named_parameters())
-        groups = [{"params": [named.pop(name) for name in each.params], **each.opts} for each in self.group_overrides]
+        groups = [
+            {"params": [named.pop(name) for name in each.params], **each.opts}
+            for each in self.group_overrides
+        ]
         assert overridden.isdisjoint(named)
         return [*groups, {"params": list(named.values())}]
 
@@ -44,7 +47,9 @@ class OptimConfig:
             group.setdefault("initial_lr", group["lr"])
         kept = [{name: group[name] for name in self.fixed_fields} for group in optimizer.param_groups]
         optimizer.register_load_state_dict_post_hook(
-            lambda loaded: [group.update(fields) for fields, group in zip(kept, loaded.param_groups, strict=True)]
+            lambda loaded: [
+                group.update(fields) for fields, group in zip(kept, loaded.param_groups, strict=True)
+            ]
         )
         return optimizer
 
@@ -58,7 +63,11 @@ def given_modules(monkeypatch, **modules: Any) -> None:
 
 @pytest.fixture
 def olmo(monkeypatch):
-    fields = [("group_overrides", Any, None), ("compile", bool, False), ("fixed_fields", tuple, ("initial_lr",))]
+    fields = [
+        ("group_overrides", Any, None),
+        ("compile", bool, False),
+        ("fixed_fields", tuple, ("initial_lr",)),
+    ]
     config = dataclasses.make_dataclass("OptimConfig", fields, bases=(OptimConfig,))
     given_modules(monkeypatch, olmo_core={}, olmo_core__optim={"OptimConfig": config})
     return example("olmo_core_optimizer")
@@ -80,7 +89,9 @@ def test_olmo_cores_configuration_builds_adana_with_groups_by_kind(olmo):
     assert {(group["initial_lr"], group["peak_lr"]) for group in optimizer.param_groups} == {(2e-3, 2e-3)}
     small = olmo.ADanaConfig(lr=1e-3, horizon=100).build(small_model())
     small.load_state_dict(optimizer.state_dict())
-    assert {group["initial_lr"] for group in small.param_groups} == {1e-3}, "its hook keeps the configuration's"
+    assert {group["initial_lr"] for group in small.param_groups} == {1e-3}, (
+        "its hook keeps the configuration's"
+    )
 
 
 class GPT(nn.Module):

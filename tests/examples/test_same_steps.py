@@ -95,9 +95,14 @@ def lightning(model: Model) -> None:
 
         def configure_optimizers(self) -> Any:
             optimizer = build_optimizer("adana", self, **SETTINGS)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduled(optimizer), "interval": "step"}}
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": scheduled(optimizer), "interval": "step"},
+            }
 
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    quiet = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
     trainer = pl.Trainer(max_steps=STEPS, accelerator="cpu", gradient_clip_val=1.0, **quiet)
     trainer.fit(Module(), batches())
 
@@ -114,7 +119,9 @@ def hugging_face(model: Model, folder: str) -> None:
         def get_train_dataloader(self) -> DataLoader:
             return self.accelerator.prepare(batches())
 
-    trainer = InOrder(model=model, args=arguments, train_dataset=Rows(), optimizers=(optimizer, scheduled(optimizer)))
+    trainer = InOrder(
+        model=model, args=arguments, train_dataset=Rows(), optimizers=(optimizer, scheduled(optimizer))
+    )
     trainer.train()
 
 
@@ -151,5 +158,7 @@ def test_other_trainers_make_the_steps_of_the_first_snippet(snippet, train, tole
 
 
 def test_the_first_snippet_does_not_decay_embeddings_gains_and_biases():
-    decayed = [group["param_names"] for group in ADana(Model(), **SETTINGS).param_groups if group["weight_decay"]]
+    decayed = [
+        group["param_names"] for group in ADana(Model(), **SETTINGS).param_groups if group["weight_decay"]
+    ]
     assert decayed == [["layers.1.weight", "head.weight"]]

@@ -40,7 +40,12 @@ class OptimizersContainer:
         left, groups = dict(model.named_parameters()), {}
         for each in config.param_groups:
             taken = {name: left.pop(name) for name in list(left) if re.search(each.pattern, name)}
-            group = {"params": list(taken.values()), "param_names": list(taken), **way, **each.optimizer_kwargs}
+            group = {
+                "params": list(taken.values()),
+                "param_names": list(taken),
+                **way,
+                **each.optimizer_kwargs,
+            }
             groups.setdefault(each.optimizer_name, []).append(group)
         self.optimizers = [
             self._resolve_optimizer_factory(name)(of, **config.optimizer_factory_kwargs_by_name.get(name, {}))

@@ -26,7 +26,8 @@ def plant(folder, saving=0.4, seeds=3, multipliers=(0.5, 1.0, 2.0), evaluations=
                 loss = loss * np.exp(5e-4 * rng.standard_normal() + 1e-4 * rng.standard_normal(evaluations))
                 name = f"{opt}-{params}-lrx{m:g}-s{seed}"
                 points = [
-                    {"step": i, "tokens": t, "val/loss": y} for i, (t, y) in enumerate(zip(tokens, loss, strict=True))
+                    {"step": i, "tokens": t, "val/loss": y}
+                    for i, (t, y) in enumerate(zip(tokens, loss, strict=True))
                 ]
                 (folder / f"{name}.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
                 rows.append({

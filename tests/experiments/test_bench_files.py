@@ -53,7 +53,9 @@ def test_a_ladder_file_is_one_that_runs(file, tmp_path):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "largest"), [("ladder_gpu", 2.6e9), ("ladder_gpu_qwen3", 2.1e9)])
-def test_the_ladders_for_gpus_are_estimated_before_their_data_exist(name, largest, tmp_path, monkeypatch, capsys):
+def test_the_ladders_for_gpus_are_estimated_before_their_data_exist(
+    name, largest, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("DATASETS_DIR", str(tmp_path))
     file = str(BENCH / f"{name}.yaml")
     assert main(["ladder", file, "--estimate", "--gpu", "h100", "--opts", "adamw", "adana", "--json"]) == 0

@@ -24,7 +24,9 @@ def test_values_are_read_as_what_they_are():
 
 
 def test_commas_and_spaces_in_brackets_are_part_of_a_value():
-    grid = parse_assignments(["by_kind=(embedding:lr=3,beta2=0.9 head:lr=1),none seed=0,1", "age=follow(8, 60, 1, 8)"])
+    grid = parse_assignments(
+        ["by_kind=(embedding:lr=3,beta2=0.9 head:lr=1),none seed=0,1", "age=follow(8, 60, 1, 8)"]
+    )
     assert grid == {
         "by_kind": ["(embedding:lr=3,beta2=0.9 head:lr=1)", None],
         "seed": [0, 1],
@@ -40,7 +42,9 @@ def test_assignments_in_one_quoted_word_are_the_same_grid():
 
 
 def test_a_value_has_the_type_of_its_flag(tmp_path):
-    said = parse_assignments(["iterations=1e3", "scheduler=cos,none", "warmup_steps=none", "tokens-per-param=1e1"])
+    said = parse_assignments(
+        ["iterations=1e3", "scheduler=cos,none", "warmup_steps=none", "tokens-per-param=1e1"]
+    )
     assert said == {
         "iterations": [1000], "scheduler": ["cos", "none"], "warmup_steps": [None], "tokens_per_param": [10.0],
     }  # fmt: skip

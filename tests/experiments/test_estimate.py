@@ -15,7 +15,9 @@ from danalab.hardware import named
 
 
 def test_hours_follow_from_flops_and_a_named_accelerator(fixed, tmp_path):
-    (one,) = estimate(expand({}, fixed, [{"opt": "adamw"}]), tmp_path, accelerator_rate("h100", 0.5), price=2.5)
+    (one,) = estimate(
+        expand({}, fixed, [{"opt": "adamw"}]), tmp_path, accelerator_rate("h100", 0.5), price=2.5
+    )
     assert one.steps == 10
     assert one.tokens == 10 * 4 * 16
     assert one.device_hours == pytest.approx(one.flops / (0.5 * 989.4e12) / 3600)
@@ -46,11 +48,22 @@ def test_a_measured_rate_is_that_of_the_same_optimizer_at_the_nearest_size():
 
     rows = [row("adamw", 1000, 5.0), row("adamw", 9000, 7.0), row("adana", 9000, 4.0)]
     rate: Any = measured_rate([*rows, {**row("adana", 10, 1.0), "final_loss": None}])
-    for opt, params, expected in (("adamw", 1500, 5.0), ("adamw", 8000, 7.0), ("adana", 10, 4.0), ("muon", 1000, 5.0)):
-        assert rate(SimpleNamespace(opt=opt, model=SimpleNamespace(exact_params=params), global_batch=8)) == expected
+    for opt, params, expected in (
+        ("adamw", 1500, 5.0),
+        ("adamw", 8000, 7.0),
+        ("adana", 10, 4.0),
+        ("muon", 1000, 5.0),
+    ):
+        assert (
+            rate(SimpleNamespace(opt=opt, model=SimpleNamespace(exact_params=params), global_batch=8))
+            == expected
+        )
     assert measured_rate([]) is None
     by_batch: Any = measured_rate([row("adamw", 1000, 5.0), row("adamw", 1000, 9.0, batch=64)])
-    assert by_batch(SimpleNamespace(opt="adamw", model=SimpleNamespace(exact_params=1000), global_batch=32)) == 9.0
+    assert (
+        by_batch(SimpleNamespace(opt="adamw", model=SimpleNamespace(exact_params=1000), global_batch=32))
+        == 9.0
+    )
 
 
 def test_accelerators_are_found_as_people_type_them():
@@ -66,7 +79,15 @@ def test_a_ladder_is_planned_with_trials_and_seeds(fixed, tmp_path, capsys):
         "opts": ["adamw", "adana"], "sizes": [{"d_model": 16, "n_layers": 1, "n_heads": 2}], "seeds": [0, 1, 2],
         "fixed": {key: value for key, value in fixed.items() if key not in ("lr", "d_model", "n_layers", "n_heads")},
     }))  # fmt: skip
-    command = ["ladder", str(tmp_path / "ladder.yaml"), "--dry-run", "--out", str(tmp_path / "out"), "--gpu", "a100"]
+    command = [
+        "ladder",
+        str(tmp_path / "ladder.yaml"),
+        "--dry-run",
+        "--out",
+        str(tmp_path / "out"),
+        "--gpu",
+        "a100",
+    ]
     assert main([*command, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert len(told["runs"]) == 2 * (5 + 2)
@@ -79,13 +100,23 @@ def test_a_ladder_is_planned_with_trials_and_seeds(fixed, tmp_path, capsys):
 
 
 def test_an_estimate_by_rungs_follows_from_tokens_a_second(fixed, tmp_path, capsys):
-    common = {key: value for key, value in fixed.items() if key not in ("lr", "d_model", "n_layers", "n_heads")}
+    common = {
+        key: value for key, value in fixed.items() if key not in ("lr", "d_model", "n_layers", "n_heads")
+    }
     del common["iterations"]
     (tmp_path / "ladder.yaml").write_text(json.dumps({
         "opts": ["adamw", "adana"], "sizes": [{"d_model": 16, "n_layers": 1, "n_heads": 2}], "horizons": [0.1, 0.2],
         "trials": 7, "dials": {"all": {"decay": [1, 0.5, 2]}}, "fixed": common,
     }))  # fmt: skip
-    command = ["ladder", str(tmp_path / "ladder.yaml"), "--estimate", "--out", str(tmp_path / "out"), "--jobs", "2"]
+    command = [
+        "ladder",
+        str(tmp_path / "ladder.yaml"),
+        "--estimate",
+        "--out",
+        str(tmp_path / "out"),
+        "--jobs",
+        "2",
+    ]
     assert main([*command, "--tokens-per-second", "1000", "--dollars-per-hour", "3", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["runs"] == 2 * 2 * (5 + 2 + 2)

@@ -47,7 +47,9 @@ def test_rows_without_an_architecture_give_no_rules(tmp_path, capsys):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("layers", "ruled"), [(lambda heads: 3 * heads // 4, True), (lambda heads: heads**2, False)])
+@pytest.mark.parametrize(
+    ("layers", "ruled"), [(lambda heads: 3 * heads // 4, True), (lambda heads: heads**2, False)]
+)
 def test_the_sizes_of_a_ladder_become_a_rule_where_they_follow_one(tmp_path, layers, ruled):
     rows = read_ladder(plant(tmp_path))
     heads = {params: i + 3 for i, params in enumerate(sorted({row["params"] for row in rows}))}

@@ -70,5 +70,6 @@ def test_compute_saved_counts_the_optimizer_and_tokens_saved_do_not(tmp_path):
     assert not any("products" in note for note in found.notes)
     rows[1]["optimizer_flops"] = None
     assert any(
-        "muon: FLOPs of the optimizer itself" in note for note in analyse([checked_row(row) for row in rows]).notes
+        "muon: FLOPs of the optimizer itself" in note
+        for note in analyse([checked_row(row) for row in rows]).notes
     )

@@ -32,7 +32,11 @@ def test_one_horizon_has_no_exponent_and_one_seed_no_interval():
 
 
 def test_a_rung_that_the_baseline_lacks_is_left_out_with_a_note():
-    rows = [row for row in plant_horizons() if row["opt"] == "adana" or row["settings"]["tokens_per_param"] != 1280]
+    rows = [
+        row
+        for row in plant_horizons()
+        if row["opt"] == "adana" or row["settings"]["tokens_per_param"] != 1280
+    ]
     assert max(each.horizon for each in analyse(rows, n_bootstrap=0).horizon.multipliers) == 16
     few = [row for row in rows if row["opt"] == "adamw" or row["tokens"] == 20 * 7_000]
     assert "adana: fewer than two horizons" in analyse(few, n_bootstrap=0).horizon.notes[0]
@@ -78,9 +82,13 @@ def test_intervals_cover_a_planted_exponent(exponent, noise):
     """Of 40 ladders intervals contain the exponent in 90% at least."""
     covered, widths = 0, []
     for seed in range(40):
-        found = analyse(plant_horizons(exponent, seed=seed, noise=noise), law="saturated", n_bootstrap=60, predict=())
+        found = analyse(
+            plant_horizons(exponent, seed=seed, noise=noise), law="saturated", n_bootstrap=60, predict=()
+        )
         interval = found.horizon.exponents["adana"].interval
         covered += exponent in interval
         widths.append(math.log(interval.high / interval.low))
-    print(f"exponent {exponent}, noise {noise}: covered {covered} of 40, median width {sorted(widths)[20]:.3f}")
+    print(
+        f"exponent {exponent}, noise {noise}: covered {covered} of 40, median width {sorted(widths)[20]:.3f}"
+    )
     assert covered >= 36

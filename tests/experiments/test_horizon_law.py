@@ -11,7 +11,9 @@ from experiments.planted_horizons import ALPHA, BETA, GAIN, SIZES, A, E, loss_at
 
 def points(exponent, gain=GAIN, sizes=SIZES):
     return [
-        HorizonPoint(opt, params, horizon, (loss_at(params, horizon if opt == "adamw" else gain * horizon**exponent),))
+        HorizonPoint(
+            opt, params, horizon, (loss_at(params, horizon if opt == "adamw" else gain * horizon**exponent),)
+        )
         for params, horizons in sizes.items()
         for horizon in horizons
         for opt in ("adamw", "adana")

@@ -52,7 +52,14 @@ def own(tmp_path):
 
 
 def config(tmp_path, contender="adana", **more):
-    settings = {"track": "images", "steps": 8, "trials": 2, "budget": "10runs", "ledger": tmp_path / "ledger", **more}
+    settings = {
+        "track": "images",
+        "steps": 8,
+        "trials": 2,
+        "budget": "10runs",
+        "ledger": tmp_path / "ledger",
+        **more,
+    }
     return JudgeConfig(baseline="adamw", contender=contender, **settings)
 
 
@@ -91,7 +98,9 @@ def test_stuck_runs_are_warned_of():
 
 # ---- whole judgements ----
 def test_a_judgement_ends_in_words_and_is_answered_from_the_ledger(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "decide", lambda differences, *_: BETTER if len(differences) >= 2 else UNDECIDED)
+    monkeypatch.setattr(
+        module, "decide", lambda differences, *_: BETTER if len(differences) >= 2 else UNDECIDED
+    )
     first = judge(config(tmp_path))
     assert (first.decision, first.pairs, first.runs) == (BETTER, 2, 8)
     lines = first.lines()
@@ -148,7 +157,18 @@ def test_what_cannot_be_judged_is_refused_in_a_line(words, message, tmp_path, ca
 
 
 def test_json_and_exit_codes_are_for_programs(tmp_path, capsys):
-    words = ["--track", "images", "--steps", "4", "--trials", "1", "--budget", "4runs", "--ledger", str(tmp_path)]
+    words = [
+        "--track",
+        "images",
+        "--steps",
+        "4",
+        "--trials",
+        "1",
+        "--budget",
+        "4runs",
+        "--ledger",
+        str(tmp_path),
+    ]
     assert main(["judge", "adamw", "adana", *words, "--json"]) == 3
     told = json.loads(capsys.readouterr().out)
     assert told["decision"] == UNDECIDED

@@ -14,7 +14,10 @@ def valley(best, depth=1.0):
     """A loss that is least at the `best` value of each dial."""
 
     def losses(trials):
-        return [3 + sum(depth * math.log(each[name] / value) ** 2 for name, value in best.items()) for each in trials]
+        return [
+            3 + sum(depth * math.log(each[name] / value) ** 2 for name, value in best.items())
+            for each in trials
+        ]
 
     return losses
 
@@ -61,7 +64,9 @@ def test_where_every_trial_fails_the_search_ends():
 
 
 def plan(**more):
-    return LadderPlan(**{"opts": ("adamw", "adana"), "sizes": ({"heads": 3},), "seeds": (0, 1), "trials": 6, **more})
+    return LadderPlan(
+        **{"opts": ("adamw", "adana"), "sizes": ({"heads": 3},), "seeds": (0, 1), "trials": 6, **more}
+    )
 
 
 def test_a_ladder_tunes_and_repeats_the_best_with_other_seeds(trainer, tmp_path):
@@ -112,7 +117,10 @@ def test_an_optimizer_that_always_fails_is_named(trainer, tmp_path, monkeypatch)
         ("opts: [adamw]\nheads: [2]\nhorizons: [1]\nfixed: {iterations: 3}", "--iterations beside horizons"),
         ("opts: [adamw]\nheads: [2]\ntrials: 2", "trials is 2; it must be 3 at least"),
         ("opts: [adamw, adana]\nheads: [2]\ndials: {adana: {kappa: [0.8, 0.9]}}", "budgets are equal"),
-        ("opts: [adamw]\nheads: [2]\ndials: {all: {decay: [1, 2]}}\nfixed: {omega: 2}", "beside a decay law or dial"),
+        (
+            "opts: [adamw]\nheads: [2]\ndials: {all: {decay: [1, 2]}}\nfixed: {omega: 2}",
+            "beside a decay law or dial",
+        ),
         ("opts: [mine]\nheads: [2]\nvariants: {mine: {kappa: 1}}", "variants: mine has no opt"),
         ("[1]", "a mapping is expected"),
     ],

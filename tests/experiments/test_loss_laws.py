@@ -39,7 +39,9 @@ def test_one_run_that_went_wrong_hardly_moves_the_law():
 
 
 def test_optimizers_fitted_together_share_what_no_compute_removes():
-    laws = fit_joint_laws({"a": (C, 1.7 + 300 * C**-0.13), "b": (C[2:], 1.7 + 200 * C[2:] ** -0.125)}, n_bootstrap=0)
+    laws = fit_joint_laws(
+        {"a": (C, 1.7 + 300 * C**-0.13), "b": (C[2:], 1.7 + 200 * C[2:] ** -0.125)}, n_bootstrap=0
+    )
     assert laws["a"].E == laws["b"].E == pytest.approx(1.7, rel=1e-3)
     assert laws["b"].terms[0][1] == pytest.approx(0.125, rel=1e-3)
 

@@ -33,7 +33,18 @@ def test_a_run_that_diverges_ends_early():
 
 @pytest.mark.slow
 def test_the_page_has_a_line_for_each_and_says_what_is_left_out(tmp_path, capsys):
-    words = ["--quick", "--opts", "adamw", "muon", "--problems", "matrix", "--out", str(tmp_path), "--jobs", "1"]
+    words = [
+        "--quick",
+        "--opts",
+        "adamw",
+        "muon",
+        "--problems",
+        "matrix",
+        "--out",
+        str(tmp_path),
+        "--jobs",
+        "1",
+    ]
     assert main(["optim", "compare", *words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {row["optimizer"] for row in told["results"]} == {"adamw", "muon"}
@@ -42,7 +53,8 @@ def test_the_page_has_a_line_for_each_and_says_what_is_left_out(tmp_path, capsys
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [(["--problems", "matrx"], "did you mean 'matrix'"), (["--opts"], "at least one optimizer")]
+    ("words", "message"),
+    [(["--problems", "matrx"], "did you mean 'matrix'"), (["--opts"], "at least one optimizer")],
 )
 def test_what_cannot_be_compared_is_refused(words, message, tmp_path, capsys):
     assert main(["optim", "compare", "--quick", *words, "--out", str(tmp_path)]) == 2

@@ -136,7 +136,9 @@ def test_a_comparison_writes_a_page_and_its_figures(packed, tmp_path, capsys):
     names = [str(packed / curve.name) for opt in ("adamw", "adana") for curve in curves_of(packed, opt)[:1]]
     assert main(["compare", *names, "--out", str(tmp_path / "out")]) == 0
     assert "(baseline)" in capsys.readouterr().out
-    assert {"compare.md", "loss-tokens.png", "loss-compute-dark.svg"} <= {f.name for f in (tmp_path / "out").iterdir()}
+    assert {"compare.md", "loss-tokens.png", "loss-compute-dark.svg"} <= {
+        f.name for f in (tmp_path / "out").iterdir()
+    }
     assert main(["compare", names[0], names[0]]) == 2
     assert "named twice" in capsys.readouterr().err
     assert main(["compare"]) == 2

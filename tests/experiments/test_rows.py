@@ -41,7 +41,9 @@ def test_a_folder_of_runs_is_a_ladder_and_a_damaged_run_keeps_its_row(trainer, t
     (tmp_path / "runs" / "adamw" / "config.json").write_text("{")
     runs = sorted((tmp_path / "runs").iterdir())
     kept = RowsFile(tmp_path).update(runs, {})
-    assert [(row["name"], row["final_loss"]) for row in kept] == [(r["name"], r["final_loss"]) for r in found.rows]
+    assert [(row["name"], row["final_loss"]) for row in kept] == [
+        (r["name"], r["final_loss"]) for r in found.rows
+    ]
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.parent.name)

@@ -82,7 +82,13 @@ def test_rates_are_followed_while_the_best_is_the_outermost(trainer, tmp_path):
 @pytest.mark.slow
 def test_a_killed_sweep_goes_on_and_ends_with_the_same_rows(fixed, tmp_path):
     fixed = {**fixed, "iterations": 60, "ckpt_interval": 5}
-    words = ["sweep", "--grid", "opt=adamw,adana", "--fixed", *(f"{key}={value}" for key, value in fixed.items())]
+    words = [
+        "sweep",
+        "--grid",
+        "opt=adamw,adana",
+        "--fixed",
+        *(f"{key}={value}" for key, value in fixed.items()),
+    ]
     command = [sys.executable, "-m", "danalab", *words, "--jobs", "1", "--out"]
     subprocess.run([*command, str(tmp_path / "calm")], check=True)
     sweep = subprocess.Popen([*command, str(tmp_path / "killed")])

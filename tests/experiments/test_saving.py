@@ -7,7 +7,13 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.experiments.loss_laws import LossLaw, fit_joint_laws
-from danalab.experiments.saving import compute_gain, compute_saved, first_crossing, interpolated_saving, smoothed
+from danalab.experiments.saving import (
+    compute_gain,
+    compute_saved,
+    first_crossing,
+    interpolated_saving,
+    smoothed,
+)
 from danalab.experiments.statistics import Interval
 
 
@@ -21,7 +27,8 @@ X = np.geomspace(1e16, 1e17, 25)
 def seeds(rng, scale, n=3):
     """Curves of n seeds: each with an offset of its own and a little noise at each evaluation."""
     curves = [
-        law(X / scale) * np.exp(1e-3 * rng.standard_normal() + 2e-4 * rng.standard_normal(len(X))) for _ in range(n)
+        law(X / scale) * np.exp(1e-3 * rng.standard_normal() + 2e-4 * rng.standard_normal(len(X)))
+        for _ in range(n)
     ]
     return [X] * n, curves
 
@@ -52,7 +59,9 @@ def test_at_equal_optimizers_the_mean_over_sizes_is_zero_and_one_in_twenty_inter
         rng = np.random.default_rng(trial)
         found.append(compute_saved(*seeds(rng, 1.0), *seeds(rng, 1.0), n_bootstrap=60))
     assert np.mean([each.saved for each in found]) == pytest.approx(0.0, abs=0.004)
-    assert 60 < sum(each.is_reached for each in found) < 140, "a table of the sizes that were reached would be selected"
+    assert 60 < sum(each.is_reached for each in found) < 140, (
+        "a table of the sizes that were reached would be selected"
+    )
     assert sum(0.0 not in each.interval for each in found) <= 12
 
 
@@ -90,7 +99,9 @@ def test_noise_between_evaluations_moves_no_crossing():
     assert np.mean(first) > 0.44, "a first crossing of the curves as they are comes too early"
     assert smoothed(x, law(x)) == pytest.approx(law(x), rel=2e-4)
     assert smoothed(x, np.where(x < 2e16, math.inf, 3.0)).tolist().count(math.inf) == sum(x < 2e16)
-    assert smoothed(X[::3], law(X[::3])) == pytest.approx(law(X[::3])), "far between, evaluations stay as they are"
+    assert smoothed(X[::3], law(X[::3])) == pytest.approx(law(X[::3])), (
+        "far between, evaluations stay as they are"
+    )
 
 
 def test_an_interval_that_misses_a_value_by_less_than_its_last_digit_does_not_exclude_it():
@@ -105,7 +116,9 @@ def test_an_interval_that_misses_a_value_by_less_than_its_last_digit_does_not_ex
 
 def test_between_measured_points_the_saving_needs_no_law():
     sizes = np.geomspace(1e15, 1e18, 9)
-    assert interpolated_saving((sizes, law(sizes)), (sizes, law(sizes / 0.6))) == pytest.approx(0.40, abs=0.01)
+    assert interpolated_saving((sizes, law(sizes)), (sizes, law(sizes / 0.6))) == pytest.approx(
+        0.40, abs=0.01
+    )
     lucky = law(sizes / 0.6)
     lucky[4] = lucky[6]  # a size that is better than the next ones hides them
     assert 0.40 < interpolated_saving((sizes, law(sizes)), (sizes, lucky)) < 0.75

@@ -106,7 +106,10 @@ def test_a_ladder_goes_on_with_its_next_part_when_it_is_called_again(slurm, tmp_
 def test_waiting_ends_when_nothing_is_queued_and_says_what_failed(slurm, tmp_path):
     def run_when_submitted() -> None:
         for attempt in range(1, arrays.ATTEMPTS + 1):
-            while sum('"sbatch": "' in file.read_text() for file in tmp_path.glob("sweep/slurm/*.json")) < attempt:
+            while (
+                sum('"sbatch": "' in file.read_text() for file in tmp_path.glob("sweep/slurm/*.json"))
+                < attempt
+            ):
                 time.sleep(0.02)
             slurm.run_tasks(BROKEN="adana-s1")
 
@@ -138,7 +141,9 @@ def test_ranks_are_slurms_to_start(slurm, tmp_path):
 def test_a_dry_run_writes_the_script_and_submits_nothing(slurm, fixed, tmp_path, capsys):
     words = [f"{key}={value}" for key, value in fixed.items()]
     command = ["sweep", "--grid", "opt=adamw,adana", "--fixed", *words, "--out", str(tmp_path / "sweep")]
-    assert main([*command, "--executor", "slurm", "--gpus", "0", "--account", "abc", "--dry-run", "--json"]) == 0
+    assert (
+        main([*command, "--executor", "slurm", "--gpus", "0", "--account", "abc", "--dry-run", "--json"]) == 0
+    )
     told = json.loads(capsys.readouterr().out)
     assert [run["name"] for run in told["runs"]] == ["adamw", "adana"]
     (script,) = told["scripts"]

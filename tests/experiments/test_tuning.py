@@ -51,7 +51,13 @@ def test_noise_that_falls_with_the_length_of_runs_is_seen():
     rng = np.random.default_rng(0)
     lengths = np.geomspace(1, 64, 7)
     rungs = [
-        Trials(np.array([1e-3]), np.array([3.0]), 0, 3 * np.exp(0.05 * x**-0.5 * rng.standard_normal(20)), length=x)
+        Trials(
+            np.array([1e-3]),
+            np.array([3.0]),
+            0,
+            3 * np.exp(0.05 * x**-0.5 * rng.standard_normal(20)),
+            length=x,
+        )
         for x in lengths
     ]
     shifts = Redraw(rungs).shifts(rng, 300).reshape(300, 7, 20)
@@ -75,7 +81,13 @@ def test_a_diverged_trial_counts_and_bounds_the_best_rate(tmp_path):
     assert all(each.at_edge for each in tune(rows))
     for row in [row for row in rows if row["lr_multiplier"] == 1.0 and row["seed"] == 0]:
         rows.append(
-            {**row, "name": row["name"] + "-lost", "lr": 2 * row["lr"], "final_loss": None, "status": "nonfinite"}
+            {
+                **row,
+                "name": row["name"] + "-lost",
+                "lr": 2 * row["lr"],
+                "final_loss": None,
+                "status": "nonfinite",
+            }
         )
     tuned = tune(rows)
     assert not any(each.at_edge for each in tuned)
@@ -83,12 +95,18 @@ def test_a_diverged_trial_counts_and_bounds_the_best_rate(tmp_path):
 
 
 def test_trials_are_compared_over_the_seeds_that_all_of_them_have(tmp_path):
-    rows = [row for row in read_ladder(plant(tmp_path)) if row["opt"] == "adamw" and row["params"] == SIZES[0]]
+    rows = [
+        row for row in read_ladder(plant(tmp_path)) if row["opt"] == "adamw" and row["params"] == SIZES[0]
+    ]
     trials = trials_of(rows)
     assert [each["trial_seeds"] for each in trials] == [1, 1, 1]
     both = [
         *rows,
-        *({**row, "seed": 1, "name": row["name"] + "b", "final_loss": 9.0} for row in rows if row["seed"] == 0),
+        *(
+            {**row, "seed": 1, "name": row["name"] + "b", "final_loss": 9.0}
+            for row in rows
+            if row["seed"] == 0
+        ),
     ]
     assert {each["trial_seeds"] for each in trials_of([row for row in both if row["seed"] < 2])} == {2}
 
@@ -105,7 +123,9 @@ def test_intervals_of_saved_compute_cover_the_truth_in_nine_of_ten_planted_ladde
         for each in found.saved["adana"].values():
             covered, counted = covered + (0.4 in each.interval), counted + 1
         by_laws += 0.4 in found.gains["adana"].interval
-        equal = analyse(tuned_rows(rng, "adamw", 1.0, noise) + tuned_rows(rng, "adana", 1.0, noise), n_bootstrap=30)
+        equal = analyse(
+            tuned_rows(rng, "adamw", 1.0, noise) + tuned_rows(rng, "adana", 1.0, noise), n_bootstrap=30
+        )
         wrong += 0.0 not in equal.gains["adana"].interval
     print(f"noise {noise}: sizes {covered} of {counted}, laws {by_laws} and told apart {wrong} of {LADDERS}")
     assert covered >= 0.9 * counted

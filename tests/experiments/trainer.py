@@ -20,8 +20,20 @@ if folder.name in os.environ.get("BROKEN", "").split():
 first = not (folder / "config.json").exists()
 folder.mkdir(parents=True, exist_ok=True)
 lr = 1e-3 * float(said.get("lr_multiplier", 1))
-config = {"arch": "enoki", "seed": 0, "kappa": 0.85, "lr_multiplier": 1.0, "lr": lr, "global_batch": 8, **said}
-config |= {"run_dir": str(folder), "seed": int(config["seed"]), "lr_multiplier": float(config["lr_multiplier"])}
+config = {
+    "arch": "enoki",
+    "seed": 0,
+    "kappa": 0.85,
+    "lr_multiplier": 1.0,
+    "lr": lr,
+    "global_batch": 8,
+    **said,
+}
+config |= {
+    "run_dir": str(folder),
+    "seed": int(config["seed"]),
+    "lr_multiplier": float(config["lr_multiplier"]),
+}
 config |= {
     "lr": lr,
     "d_model": 8,

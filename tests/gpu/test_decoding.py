@@ -51,5 +51,7 @@ def test_text_is_generated(device):
     texts = []
     for place in ("cpu", device.type):
         model = build_model(tiny("enoki", vocab_size=tokenizer.vocab_size), seed=4, device=place).eval()
-        texts.append("".join(TextGenerator(model, tokenizer, backend="eager").stream("To be", max_tokens=8, seed=1)))
+        texts.append(
+            "".join(TextGenerator(model, tokenizer, backend="eager").stream("To be", max_tokens=8, seed=1))
+        )
     assert texts[0] == texts[1]

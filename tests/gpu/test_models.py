@@ -27,7 +27,9 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Te
 
 
 def near(found: Tensor, want: Tensor, tolerance: float = 1e-4) -> None:
-    torch.testing.assert_close(found.detach().cpu().double(), want.detach().double(), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(
+        found.detach().cpu().double(), want.detach().double(), rtol=tolerance, atol=tolerance
+    )
 
 
 def with_gradients(function, inputs: list[Tensor]) -> list[Tensor]:
@@ -68,7 +70,11 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 @pytest.mark.parametrize("kv_heads", [4, 2], ids=["each", "grouped"])
 def test_attention_causal_masked_and_by_documents(device, kv_heads):
     length = 300  # more than a block of documents
-    q, k, v = normal(2, 4, length, 16), normal(2, kv_heads, length, 16, seed=1), normal(2, kv_heads, length, 16, seed=2)
+    q, k, v = (
+        normal(2, 4, length, 16),
+        normal(2, kv_heads, length, 16, seed=1),
+        normal(2, kv_heads, length, 16, seed=2),
+    )
     tokens = torch.randint(20, (2, length), generator=torch.Generator().manual_seed(3))
     starts = document_starts(tokens, 0)
     place = torch.arange(length)
@@ -88,7 +94,9 @@ def test_attention_causal_masked_and_by_documents(device, kv_heads):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not (torch.cuda.is_available() or "PRETEND_GPU" in os.environ), reason="torch sees no CUDA device")
+@pytest.mark.skipif(
+    not (torch.cuda.is_available() or "PRETEND_GPU" in os.environ), reason="torch sees no CUDA device"
+)
 def test_no_attention_of_a_model_takes_the_kernel_that_keeps_all_scores(monkeypatch):
     from torch.nn.attention import SDPBackend
 
@@ -104,7 +112,9 @@ def test_no_attention_of_a_model_takes_the_kernel_that_keeps_all_scores(monkeypa
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
     for document_token in (None, 0):
-        model = build_model(ModelConfig("qwen3", 128, 2, 4, 32, 256, VOCAB, 1024, n_kv_heads=2), device="cuda")
+        model = build_model(
+            ModelConfig("qwen3", 128, 2, 4, 32, 256, VOCAB, 1024, n_kv_heads=2), device="cuda"
+        )
         model.document_token = document_token
         tokens = torch.randint(VOCAB, (2, 1024), device="cuda")
         with torch.autocast("cuda", torch.bfloat16):
@@ -123,7 +133,9 @@ def losses_and_gradients(model: Decoder, tokens: Tensor) -> list[Tensor]:
     return [ce.detach(), *(p.grad.detach() for p in model.parameters() if p.grad is not None)]
 
 
-@pytest.mark.parametrize("variant", ["qwen3-grouped", *slow(*(name for name in VARIANTS if name != "qwen3-grouped"))])
+@pytest.mark.parametrize(
+    "variant", ["qwen3-grouped", *slow(*(name for name in VARIANTS if name != "qwen3-grouped"))]
+)
 def test_every_architecture_has_the_loss_and_gradients_of_float64(device, variant):
     model = build_model(VARIANTS[variant], seed=4)
     want = losses_and_gradients(copy.deepcopy(model).double(), TOKENS)
@@ -171,7 +183,9 @@ def test_compiled_blocks_have_the_gradients_of_eager_ones(device, arch, mode, ba
 
 def test_products_by_groups_where_a_group_is_empty(device):
     """An expert that no token chose has the gradient zero, not what was in memory."""
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32  # for which torch has one kernel for all groups
+    dtype = (
+        torch.bfloat16 if device.type == "cuda" else torch.float32
+    )  # for which torch has one kernel for all groups
     x, weight = normal(60, 16).to(dtype), normal(4, 24, 16, seed=1).to(dtype)
     counts = torch.tensor([17, 0, 43, 0])
 
@@ -180,7 +194,9 @@ def test_products_by_groups_where_a_group_is_empty(device):
 
     want = with_gradients(by_loops, [x.double(), weight.double()])
     for _ in range(3):  # memory that was used before
-        found = with_gradients(lambda x, w: grouped_linear(x, w, counts.to(device)), [x.to(device), weight.to(device)])
+        found = with_gradients(
+            lambda x, w: grouped_linear(x, w, counts.to(device)), [x.to(device), weight.to(device)]
+        )
         for a, b in zip(found, want, strict=True):
             near(a, b, 0.02 if dtype == torch.bfloat16 else 1e-5)
         assert not found[2][1].any()
@@ -189,7 +205,11 @@ def test_products_by_groups_where_a_group_is_empty(device):
 
 def test_the_delta_rule_by_chunks_is_the_one_token_by_token(device):
     q, k = (F.normalize(normal(2, 150, 2, 8, seed=seed), dim=-1) for seed in (0, 1))
-    v, g, b = normal(2, 150, 4, 6, seed=2), -F.softplus(normal(2, 150, 4, seed=3)), normal(2, 150, 4, seed=4).sigmoid()
+    v, g, b = (
+        normal(2, 150, 4, 6, seed=2),
+        -F.softplus(normal(2, 150, 4, seed=3)),
+        normal(2, 150, 4, seed=4).sigmoid(),
+    )
     state, outputs = torch.zeros(2, 4, 8, 6, dtype=torch.float64), []
     for t in range(150):
         o, state = delta_step(q[:, t], k[:, t], v[:, t], g[:, t], b[:, t], state)

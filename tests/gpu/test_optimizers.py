@@ -33,7 +33,9 @@ def build(name: str, params: Any, **settings: Any) -> Any:
     return build_optimizer(name, params, lr=0.05, **decay, **settings)
 
 
-def stepped(name: str, device: torch.device | str, dtype: torch.dtype, steps: int, **settings: Any) -> list[Tensor]:
+def stepped(
+    name: str, device: torch.device | str, dtype: torch.dtype, steps: int, **settings: Any
+) -> list[Tensor]:
     params = parameters(device, dtype)
     optimizer = build(name, params, **settings)
     for step in range(steps):
@@ -94,7 +96,9 @@ def test_state_follows_a_model_that_moves_after_the_optimizer_was_built(device):
 def test_a_matrix_optimizer_steps_as_on_the_cpu(device, name):
     found = {}
     for place in ("cpu", device.type):
-        model = nn.Sequential(nn.Embedding(11, 16), nn.Linear(16, 24), nn.Linear(24, 11, bias=False)).to(place)
+        model = nn.Sequential(nn.Embedding(11, 16), nn.Linear(16, 24), nn.Linear(24, 11, bias=False)).to(
+            place
+        )
         with torch.no_grad():
             for p in model.parameters():
                 p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))

@@ -78,11 +78,15 @@ def test_a_run_that_was_stopped_ends_in_the_same_bits(device, config, tmp_path, 
 
 @pytest.mark.parametrize("dtype", ["float32", *slow("bfloat16")])
 @pytest.mark.parametrize("backend", ["ddp", *slow("fsdp", "zero")])
-def test_one_rank_of_a_parallel_mode_trains_as_a_process_alone_and_resumes(device, config, tmp_path, backend, dtype):
+def test_one_rank_of_a_parallel_mode_trains_as_a_process_alone_and_resumes(
+    device, config, tmp_path, backend, dtype
+):
     common = config(device=device.type, dtype=dtype)
     alone = train(dataclasses.replace(common, run_dir=tmp_path / "alone"))
     for _ in range(2):
-        own = dataclasses.replace(common, run_dir=tmp_path / "rank", distributed_backend=backend, iterations_to_run=7)
+        own = dataclasses.replace(
+            common, run_dir=tmp_path / "rank", distributed_backend=backend, iterations_to_run=7
+        )
         rank = train(own)
     one, other = (read_rows(folder / "metrics.jsonl")[-1]["train/loss"] for folder in (alone, rank))
     assert other == pytest.approx(one, rel=1e-4 if dtype == "float32" else 0.02)
@@ -99,7 +103,10 @@ def test_float16_finds_its_scale_and_trains(config):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 def test_a_compiled_run_in_bfloat16_follows_one_in_float32(config, tmp_path):
     losses = {}
-    for name, given in {"plain": {"dtype": "float32"}, "compiled": {"dtype": "bfloat16", "compile": True}}.items():
+    for name, given in {
+        "plain": {"dtype": "float32"},
+        "compiled": {"dtype": "bfloat16", "compile": True},
+    }.items():
         folder = train(config(device="cuda", run_dir=tmp_path / name, **given))
         losses[name] = [row["train/loss"] for row in read_rows(folder / "metrics.jsonl")]
     assert losses["compiled"] == pytest.approx(losses["plain"], rel=0.02)

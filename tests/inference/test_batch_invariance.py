@@ -28,7 +28,13 @@ def crowd(count: int) -> list[Request]:
     for number in range(count):
         prompt = [draw.randrange(VOCAB) for _ in range(draw.randrange(1, 12))]
         settings: dict[str, Any] = draw.choice([{}, {"top_k": 7}, {"top_p": 0.8}, {"temperature": 0.0}])
-        settings = {"max_tokens": draw.randrange(3, 20), "temperature": 1.0, "seed": number, "logprobs": 2, **settings}
+        settings = {
+            "max_tokens": draw.randrange(3, 20),
+            "temperature": 1.0,
+            "seed": number,
+            "logprobs": 2,
+            **settings,
+        }
         found.append(Request((common if number % 2 else []) + prompt, SamplingParameters(**settings)))
     return found
 

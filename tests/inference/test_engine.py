@@ -107,7 +107,9 @@ def test_a_full_cache_preempts_the_youngest_request_and_loses_nothing(model: Dec
 
 @pytest.mark.sample(1)
 def test_a_sliding_window_continues_beyond_the_context_from_its_second_half(model: Decoder, backend: str):
-    completion = Engine(model, backend=backend).generate(requests([[1, 2, 3]], max_tokens=40, sliding_window=True))[0]
+    completion = Engine(model, backend=backend).generate(
+        requests([[1, 2, 3]], max_tokens=40, sliding_window=True)
+    )[0]
     text = [1, 2, 3, *completion.tokens]
     assert len(text) == 43
     start = 0  # of the window that the model sees
@@ -116,7 +118,11 @@ def test_a_sliding_window_continues_beyond_the_context_from_its_second_half(mode
             start = position - LENGTH // 2
         assert text[position] == naive(model, text[start:position], 1)[0]
     assert (
-        len(Engine(model, backend=backend).generate(requests([[7] * 50], max_tokens=3, sliding_window=True))[0].tokens)
+        len(
+            Engine(model, backend=backend)
+            .generate(requests([[7] * 50], max_tokens=3, sliding_window=True))[0]
+            .tokens
+        )
         == 3
     )
 
@@ -124,7 +130,9 @@ def test_a_sliding_window_continues_beyond_the_context_from_its_second_half(mode
 def test_stop_tokens_end_a_text_and_are_reported(model: Decoder, backend: str):
     want = naive(model, [1, 2], 12)
     stop = want[-1]
-    completion = Engine(model, backend=backend).generate(requests([[1, 2]], max_tokens=12, stop_tokens=(stop,)))[0]
+    completion = Engine(model, backend=backend).generate(
+        requests([[1, 2]], max_tokens=12, stop_tokens=(stop,))
+    )[0]
     assert completion.tokens == want[: want.index(stop) + 1]
     assert completion.finish_reason == "stop"
     ending = Engine(model, backend=backend, end_tokens=(stop,))
@@ -184,7 +192,9 @@ def test_new_weights_are_used_after_reload(model: Decoder, backend: str):
     engine.generate(requests(PROMPTS))
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(0.7).add_(0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+            parameter.mul_(0.7).add_(
+                0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+            )
     engine.reload()
     assert tokens(engine.generate(requests(PROMPTS))) == [naive(model, prompt, 6) for prompt in PROMPTS]
 

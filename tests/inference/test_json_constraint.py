@@ -37,7 +37,11 @@ def engine() -> Engine:
 
 def test_every_text_matches_the_schema_and_ends(engine: Engine):
     requests = [
-        Request([65], SamplingParameters(max_tokens=120, temperature=1.0, seed=seed), JsonConstraint(BYTES, SCHEMA))
+        Request(
+            [65],
+            SamplingParameters(max_tokens=120, temperature=1.0, seed=seed),
+            JsonConstraint(BYTES, SCHEMA),
+        )
         for seed in range(6)
     ]
     for completion in engine.generate(requests):
@@ -49,12 +53,16 @@ def test_every_text_matches_the_schema_and_ends(engine: Engine):
 def test_requests_with_and_without_a_constraint_are_decoded_together(engine: Engine):
     parameters = SamplingParameters(max_tokens=20, temperature=0)
     free = engine.generate([Request([65], parameters)])[0]
-    both = engine.generate([Request([65], parameters), Request([65], parameters, JsonConstraint(BYTES, SCHEMA))])
+    both = engine.generate(
+        [Request([65], parameters), Request([65], parameters, JsonConstraint(BYTES, SCHEMA))]
+    )
     assert both[0].tokens == free.tokens
     assert BYTES.decode(both[1].tokens).startswith('{"name":"')
 
 
-@pytest.mark.parametrize("schema", [{"type": "objec"}, {"type": "object", "properties": 3}, {"$ref": "#/nothing"}])
+@pytest.mark.parametrize(
+    "schema", [{"type": "objec"}, {"type": "object", "properties": 3}, {"$ref": "#/nothing"}]
+)
 def test_a_schema_that_cannot_be_used_is_refused(schema: dict[str, object]):
     with pytest.raises(UserError, match="the JSON schema cannot be used"):
         JsonConstraint(BYTES, schema)
@@ -87,7 +95,11 @@ NAMED = {"a": {"type": "integer"}, "b": {"type": ["integer", "null"], "minimum":
 ENDING = {
     "no word on others": CITY,
     "inside others": {"type": "array", "items": CITY, "minItems": 2, "maxItems": 2},
-    "by reference": {"$defs": {"C": CITY}, "type": "object", "properties": {"from": {"$ref": "#/$defs/C"}, "to": CITY}},
+    "by reference": {
+        "$defs": {"C": CITY},
+        "type": "object",
+        "properties": {"from": {"$ref": "#/$defs/C"}, "to": CITY},
+    },
     "in a choice": {"anyOf": [CITY, {"type": "object", "properties": {"x": {"type": "boolean"}}}]},
     "no properties": {"type": "object", "properties": {}},
     "integers": {"type": "object", "properties": NAMED, "required": ["a", "b"]},
@@ -106,7 +118,9 @@ def test_a_text_has_what_the_schema_names_and_ends(schema: dict[str, object]):
 
 
 TOGETHER = {
-    "allOf of two": {"allOf": [CITY, {"type": "object", "properties": {"n": {"const": 1}}, "required": ["n"]}]},
+    "allOf of two": {
+        "allOf": [CITY, {"type": "object", "properties": {"n": {"const": 1}}, "required": ["n"]}]
+    },
     "allOf of references": {
         "$defs": {"A": CITY, "B": {"type": "object", "properties": {"n": {"const": 1}}, "required": ["n"]}},
         "allOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}],
@@ -151,7 +165,10 @@ LARGE = {
     "combinations by reference": {
         "$defs": {
             f"d{n}": {
-                "allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"anyOf": [{"required": [f"x{n}"]}, {"required": ["y"]}]}]
+                "allOf": [
+                    {"$ref": f"#/$defs/d{n + 1}"},
+                    {"anyOf": [{"required": [f"x{n}"]}, {"required": ["y"]}]},
+                ]
             }
             for n in range(20)
         },
@@ -194,7 +211,8 @@ def test_a_schema_is_compiled_or_refused_in_a_moment(schema: dict[str, object]):
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=4),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "$ref", "type"]), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "$ref", "type"]), inner, max_size=3)
     ),
     max_leaves=6,
 )

@@ -53,10 +53,23 @@ def test_logits_are_those_of_the_model_in_float64(config: ModelConfig):
     [
         {"arch": "qwen3", "d_model": 96, "head_dim": 48, "mlp_dim": 136, "n_kv_heads": 1, "vocab_size": 77},
         {"arch": "qwen3", "head_dim": 160, "rotary_dim": 6, "residual_scale": 0.7},
-        {"arch": "resonance", "d_model": 36, "n_heads": 2, "head_dim": 18, "num_frequencies": 6, "conv_width": 3},
+        {
+            "arch": "resonance",
+            "d_model": 36,
+            "n_heads": 2,
+            "head_dim": 18,
+            "num_frequencies": 6,
+            "conv_width": 3,
+        },
         {"arch": "resonance", "mixer": "none"},
         {"arch": "resonance", "learned_positions": True},
-        {"arch": "qwen3next", "full_attention_interval": 2, "linear_value_dim": 5, "linear_key_dim": 7, "conv_size": 2},
+        {
+            "arch": "qwen3next",
+            "full_attention_interval": 2,
+            "linear_value_dim": 5,
+            "linear_key_dim": 7,
+            "conv_size": 2,
+        },
     ],
     ids=lambda changes: "-".join(map(str, changes.values())),
 )
@@ -99,7 +112,9 @@ def test_a_bfloat16_model_keeps_its_weights_in_bfloat16():
     assert engine.generate([Request([1, 2], SamplingParameters(max_tokens=3))])[0].finish_reason == "length"
 
 
-def test_a_model_that_it_cannot_compute_falls_back_to_its_own_layers_and_says_so(caplog: pytest.LogCaptureFixture):
+def test_a_model_that_it_cannot_compute_falls_back_to_its_own_layers_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+):
     model = build_model(tiny("enoki"), dtype=torch.float64)
     with caplog.at_level(logging.INFO, "danalab.inference"):
         assert not isinstance(Engine(model)._backend, native_decoding.NativeBackend)
@@ -128,7 +143,9 @@ def test_its_sampler_draws_what_torch_draws(size: int, temperature: float):
     sequences = [RequestState(0, Request([0], each), 1, frozenset(), 9) for each in settings]
     found, want = draw(logits.clone(), sequences, NativeSampler(50)), draw(logits.clone(), sequences)
     assert found.tokens == want.tokens
-    torch.testing.assert_close(torch.tensor(found.logprobs), torch.tensor(want.logprobs), rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(
+        torch.tensor(found.logprobs), torch.tensor(want.logprobs), rtol=1e-5, atol=2e-6
+    )
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
@@ -145,7 +162,8 @@ def test_rows_of_both_kinds_keep_their_order():
     logits = torch.randn(6, 30, generator=torch.Generator().manual_seed(0))
     settings = [{}, {"top_k": 3}, {"temperature": 0.0}, {"logprobs": 2}, {}, {"logit_bias": {3: 50.0}}]
     sequences = [
-        RequestState(0, Request([0], SamplingParameters(**{"seed": 1, **each})), 1, frozenset(), 9) for each in settings
+        RequestState(0, Request([0], SamplingParameters(**{"seed": 1, **each})), 1, frozenset(), 9)
+        for each in settings
     ]
     found, want = draw(logits.clone(), sequences, NativeSampler(6)), draw(logits.clone(), sequences)
     assert found.tokens == want.tokens

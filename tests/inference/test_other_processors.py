@@ -36,7 +36,9 @@ def test_the_drivers_checks_hold_here(name: str, tmp_path: Path):
 def test_the_drivers_checks_hold_on_arm(tmp_path: Path):
     cxx, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
     if cxx is None or emulator is None:
-        pytest.skip("needs aarch64-linux-gnu-g++ and qemu-aarch64 (apt install g++-aarch64-linux-gnu qemu-user)")
+        pytest.skip(
+            "needs aarch64-linux-gnu-g++ and qemu-aarch64 (apt install g++-aarch64-linux-gnu qemu-user)"
+        )
     subprocess.run([emulator, build([cxx, "-static"], tmp_path)], check=True)
 
 

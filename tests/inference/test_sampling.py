@@ -19,7 +19,9 @@ LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
 
 
 def sequence(prompt: list[int] | None = None, constraint: Any = None, **parameters: Any) -> RequestState:
-    request = Request(prompt or [0], SamplingParameters(**{"temperature": 1.0, "seed": 0, **parameters}), constraint)
+    request = Request(
+        prompt or [0], SamplingParameters(**{"temperature": 1.0, "seed": 0, **parameters}), constraint
+    )
     return RequestState(0, request, 1, frozenset(), 1000)
 
 
@@ -81,7 +83,11 @@ def test_every_number_of_a_seed_is_another_point_and_points_are_spread_evenly():
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.sampled_from([{}, {"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.3}, {"temperature": 0.0}]), max_size=6))
+@given(
+    st.lists(
+        st.sampled_from([{}, {"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.3}, {"temperature": 0.0}]), max_size=6
+    )
+)
 def test_a_row_does_not_depend_on_the_other_rows(others: list[dict[str, Any]]):
     logits = torch.randn(len(others) + 1, 50, generator=torch.Generator().manual_seed(len(others)))
     mine = {"seed": 5, "top_k": 20, "top_p": 0.9, "logprobs": 2}
@@ -109,7 +115,9 @@ def test_penalties_lower_the_logits_of_tokens_that_occurred():
     row = sequence([1, 1, 3], temperature=0.0, repetition_penalty=2.0, logprobs=4)
     logits = torch.tensor([1.0, 3.0, 1.6, -1.0])
     assert one(logits, row).tokens == [2]  # 3 / 2 < 1.6
-    assert dict(one(logits, row).tops[0])[3] == pytest.approx(-2.0 - torch.tensor([1.0, 1.5, 1.6, -2.0]).logsumexp(0))
+    assert dict(one(logits, row).tops[0])[3] == pytest.approx(
+        -2.0 - torch.tensor([1.0, 1.5, 1.6, -2.0]).logsumexp(0)
+    )
     row = sequence([1], temperature=0.0, presence_penalty=1.0, frequency_penalty=0.5)
     assert row.counts is not None
     row.counts.update([1, 1])

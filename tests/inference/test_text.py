@@ -46,7 +46,9 @@ def test_text_ends_before_the_first_stop_string(text: str, stop: list[str]):
     stream = TextStream(BYTES, stop)
     found = "".join(map(stream.feed, BYTES.encode(text))) + stream.finish()
     assert found == text[:first]
-    assert stream.stopped == (first < len(text) or end < len(text) or any(text.endswith(each) for each in stop))
+    assert stream.stopped == (
+        first < len(text) or end < len(text) or any(text.endswith(each) for each in stop)
+    )
 
 
 def test_end_tokens_have_no_text():

@@ -21,7 +21,12 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "tied": {"tied_head": True},
     "untied": {"tied_head": False},
     "experts": {"n_experts": 4, "top_k": 2, "expert_dim": 24},
-    "shared-expert": {"n_experts": 4, "n_shared_experts": 1, "shared_expert_gate": True, "decoder_sparse_step": 2},
+    "shared-expert": {
+        "n_experts": 4,
+        "n_shared_experts": 1,
+        "shared_expert_gate": True,
+        "decoder_sparse_step": 2,
+    },
     "linear-attention": {"n_layers": 4, "full_attention_interval": 4},
 }
 """What an architecture may be asked for; those that refuse are left out."""

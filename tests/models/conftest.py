@@ -53,9 +53,13 @@ def load_golden(golden: Path, golden_index: dict[str, Any]) -> Callable[..., Gol
             attention_gate=sizes["elementwise_attn_output_gate"],
         )
         model = build_model(replace(config, **changes), dtype=dtype)
-        weights = {key.removeprefix("weights/"): array for key, array in arrays.items() if key.startswith("weights/")}
+        weights = {
+            key.removeprefix("weights/"): array for key, array in arrays.items() if key.startswith("weights/")
+        }
         if not model.config.qk_normed:
-            weights = {key: array for key, array in weights.items() if "q_norm" not in key and "k_norm" not in key}
+            weights = {
+                key: array for key, array in weights.items() if "q_norm" not in key and "k_norm" not in key
+            }
         load_canonical(model, weights)
         return GoldenModel(model, facts, arrays)
 

@@ -59,7 +59,9 @@ def test_from_dict_names_unknown_and_missing_settings():
         ("mlp_only_layers", ["0"]), ("dropout", False), ("residual_scale", {}), ("norm", 3), ("mixer", ["none"]),
     ],
 )  # fmt: skip
-def test_from_dict_refuses_values_of_another_type_in_one_line_that_names_file_and_setting(name: str, value: Any):
+def test_from_dict_refuses_values_of_another_type_in_one_line_that_names_file_and_setting(
+    name: str, value: Any
+):
     with pytest.raises(UserError, match=rf"^runs/a/config.json: malformed: {name}.*: Input should be.*$"):
         ModelConfig.from_dict({**SIZES, name: value}, "runs/a/config.json")
 

@@ -95,7 +95,9 @@ def test_blocks_compile_whole_and_once_for_all_layers(tiny: ModelConfig, tokens:
     assert len(graphs) == 1
     assert list(model.parameter_kinds()) == [name for name, _ in model.named_parameters()]
     for (name, grad), other in zip(want.items(), got.values(), strict=True):
-        torch.testing.assert_close(other, grad, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            other, grad, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 @pytest.mark.slow
@@ -146,7 +148,9 @@ def test_a_cache_refuses_what_does_not_fit(model: Decoder, tokens: Tensor):
         model.hidden(tokens[:, :3], cache=cache)
     with pytest.raises(UserError, match="made for a batch of 3, the tokens have a batch of 1"):
         model.hidden(tokens[:1, :1], cache=cache)
-    with pytest.raises(UserError, match="20 tokens after 8 in the cache are more than the model's seq_len 24"):
+    with pytest.raises(
+        UserError, match="20 tokens after 8 in the cache are more than the model's seq_len 24"
+    ):
         model.hidden(tokens[:, :20], cache=cache)
     with pytest.raises(UserError, match="max_len <= seq_len 24"):
         model.new_cache(batch=1, max_len=25)
@@ -158,7 +162,11 @@ def test_autocast_stays_near_float32_and_keeps_the_loss_in_float32(model: Decode
         logits = model(tokens)
         ce, _ = model(tokens, tokens)
     ce.backward()
-    assert (logits.dtype, ce.dtype, model.head_weight.grad.dtype) == (torch.bfloat16, torch.float32, torch.float32)
+    assert (logits.dtype, ce.dtype, model.head_weight.grad.dtype) == (
+        torch.bfloat16,
+        torch.float32,
+        torch.float32,
+    )
     far = ((logits.float() - exact).abs() > 0.15).float().mean()
     assert far <= (0.02 if model.config.sparsity else 0.0)  # rounding may send a token to another expert
 
@@ -245,7 +253,11 @@ def _gradients(model: nn.Module, tokens: Tensor) -> dict[str, Tensor]:
     model.zero_grad()
     ce, lse2 = model(tokens, tokens.roll(-1, 1), z_loss=1e-4)
     (ce + 1e-4 * lse2).backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
 
 
 def _saved_elements(model: Decoder, tokens: Tensor) -> int:

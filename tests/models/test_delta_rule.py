@@ -140,7 +140,9 @@ def test_a_later_token_changes_no_bit_of_an_earlier_output(dtype, place):
 def test_a_prefix_has_the_outputs_that_it_has_in_the_whole(length):
     inputs = problem(length=100)
     whole = gated_delta_rule(*inputs)[0][:, :length]
-    torch.testing.assert_close(gated_delta_rule(*(x[:, :length] for x in inputs))[0], whole, rtol=0, atol=1e-13)
+    torch.testing.assert_close(
+        gated_delta_rule(*(x[:, :length] for x in inputs))[0], whole, rtol=0, atol=1e-13
+    )
 
 
 @pytest.mark.sample(1)

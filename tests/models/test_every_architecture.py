@@ -33,7 +33,9 @@ def test_parameters_by_formula_are_those_of_the_model(config: ModelConfig):
     model = build_model(config, device="meta")
     assert model.num_parameters() == parameter_count(config)
     tables = {"embedding", "head"}
-    bare = sum(p.numel() for name, p in model.named_parameters() if model.parameter_kinds()[name] not in tables)
+    bare = sum(
+        p.numel() for name, p in model.named_parameters() if model.parameter_kinds()[name] not in tables
+    )
     assert bare == parameter_count(config, embeddings=False)
 
 

@@ -68,7 +68,9 @@ def test_loss_and_all_gradients_are_golden(load_golden: Load, name: str, dtype: 
     for key, grad in grads.items():
         golden = case.tensor(f"grads/{key}").to(dtype)
         atol = GRAD_TOLERANCE[dtype] * float(golden.abs().max())
-        torch.testing.assert_close(grad, golden, rtol=0, atol=atol, msg=lambda text, key=key: f"{key}: {text}")
+        torch.testing.assert_close(
+            grad, golden, rtol=0, atol=atol, msg=lambda text, key=key: f"{key}: {text}"
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -136,7 +138,9 @@ def test_plain_loss_of_the_logits_equals_the_chunked_loss(load_golden: Load, nam
     tokens, targets = case.tensor("tokens"), case.tensor("targets")
     logits = case.model(tokens)
     ce, lse2 = case.model(tokens, targets)
-    torch.testing.assert_close(ce, F.cross_entropy(logits.flatten(0, 1), targets.flatten()), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        ce, F.cross_entropy(logits.flatten(0, 1), targets.flatten()), rtol=0, atol=1e-12
+    )
     torch.testing.assert_close(lse2, logits.logsumexp(-1).square().mean(), rtol=0, atol=1e-12)
 
 

@@ -56,7 +56,9 @@ def test_biases_begin_at_zero_positions_as_embeddings_and_a_tied_table_as_a_head
     for scheme in positions:
         model = build_model(shape, init=scheme)
         assert not any(value.any() for name, value in model.named_parameters() if name.endswith("bias"))
-        assert float(model.position_embedding.weight.detach().std()) == pytest.approx(positions[scheme], rel=0.02)
+        assert float(model.position_embedding.weight.detach().std()) == pytest.approx(
+            positions[scheme], rel=0.02
+        )
         assert float(model.token_embedding.weight.detach().std()) == pytest.approx(tokens[scheme], rel=0.02)
 
 
@@ -105,7 +107,9 @@ def test_meta_model_given_memory_later_equals_the_model_built_at_once(tiny: Mode
 
 def test_a_rank_of_a_sharded_model_draws_its_part_of_the_same_weights(tiny: ModelConfig):
     whole = build_model(tiny, seed=5)
-    rank = 2  # the last, with the smallest part; one only, as torch remembers a mesh's parts through the process
+    rank = (
+        2  # the last, with the smallest part; one only, as torch remembers a mesh's parts through the process
+    )
     distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=3)
     try:
         model = build_model(tiny, device="meta")
@@ -135,7 +139,9 @@ def _assert_own_parts(model: torch.nn.Module, whole: torch.nn.Module, rank: int)
 @pytest.mark.parametrize("gate", [False, True])
 def test_built_size_is_golden_and_equals_the_formula(golden: Path, arch: str, heads: int, gate: bool):
     shape = dimensions(arch, heads)
-    sizes = {field: getattr(shape, field) for field in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")}
+    sizes = {
+        field: getattr(shape, field) for field in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
+    }
     config = ModelConfig(arch, **sizes, vocab_size=shape.vocab_size, seq_len=8, attention_gate=gate)
     model = build_model(config, device="meta")
     assert model.num_parameters() == parameter_count(config)

@@ -41,7 +41,9 @@ def _plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Ten
     return ce, logits.logsumexp(-1).square().mean()
 
 
-def _both(total: object, dtype: torch.dtype = torch.float64, z_loss: float = 0.0, **sizes: int) -> list[list[Tensor]]:
+def _both(
+    total: object, dtype: torch.dtype = torch.float64, z_loss: float = 0.0, **sizes: int
+) -> list[list[Tensor]]:
     """Gradients of `total(ce, lse2)` by the chunked and by the plain way."""
     hidden, weight, targets = _case(dtype=dtype, **sizes)
     results = []
@@ -83,7 +85,18 @@ def test_values_and_gradients_equal_the_plain_loss(
         (0.0, lambda ce, lse2: ce + 0.5 * lse2),
         (0.0, lambda ce, lse2: ce.exp() * lse2),
     ],
-    ids=["foreseen", "scaled", "ce only", "z only", "other ratio", "zero", "no z", "zero z", "unforeseen z", "product"],
+    ids=[
+        "foreseen",
+        "scaled",
+        "ce only",
+        "z only",
+        "other ratio",
+        "zero",
+        "no z",
+        "zero z",
+        "unforeseen z",
+        "product",
+    ],
 )
 def test_gradients_are_exact_whatever_is_made_of_the_two_results(z_loss: float, total: object):
     got, want = _both(total, z_loss=z_loss)
@@ -204,7 +217,9 @@ def test_tiny_gradients_survive_float16():
     with torch.autocast("cpu", torch.float16):
         ce, _ = chunked_cross_entropy(hidden, weight, targets, valid_count=1e9)
     grad = torch.autograd.grad(ce, weight)[0]
-    want = torch.autograd.grad(_plain(hidden, weight, targets)[0], weight)[0] * int((targets != -1).sum()) / 1e9
+    want = (
+        torch.autograd.grad(_plain(hidden, weight, targets)[0], weight)[0] * int((targets != -1).sum()) / 1e9
+    )
     torch.testing.assert_close(grad, want, rtol=0, atol=0.01 * float(want.abs().max()))
 
 

@@ -17,13 +17,23 @@ HUGE = {
     "layers": {"n_layers": 100_000},
     "vocabulary": {"vocab_size": 10**12},
 }
-SMALL = {"d_model": 16, "n_layers": 2, "n_heads": 2, "head_dim": 8, "mlp_dim": 32, "vocab_size": 31, "seq_len": 16}
+SMALL = {
+    "d_model": 16,
+    "n_layers": 2,
+    "n_heads": 2,
+    "head_dim": 8,
+    "mlp_dim": 32,
+    "vocab_size": 31,
+    "seq_len": 16,
+}
 
 
 @pytest.mark.parametrize("name", HUGE)
 def test_a_model_beyond_the_memory_is_refused(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("danalab.models.decoder.host_memory", lambda: 1 << 30)
-    with pytest.raises(UserError, match=r"the model needs at least [\d,]+ GiB of memory, but the device has 1"):
+    with pytest.raises(
+        UserError, match=r"the model needs at least [\d,]+ GiB of memory, but the device has 1"
+    ):
         build_model(ModelConfig("enoki", **{**SMALL, **HUGE[name]}))
 
 

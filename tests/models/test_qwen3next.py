@@ -34,7 +34,12 @@ def random_tokens(*shape: int, vocab: int = 61, seed: int = 0) -> torch.Tensor:
 
 def test_three_layers_of_four_have_the_delta_rule_and_chosen_ones_a_dense_mlp():
     model = build_model(config(8, mlp_only_layers=(0,), decoder_sparse_step=2), device="meta")
-    assert [isinstance(block.attention, GatedDeltaNet) for block in model.blocks] == [True, True, True, False] * 2
+    assert [isinstance(block.attention, GatedDeltaNet) for block in model.blocks] == [
+        True,
+        True,
+        True,
+        False,
+    ] * 2
     kinds = [type(block.mlp).__name__ for block in model.blocks]
     assert kinds == ["SwiGLU", "MixtureOfExperts"] * 4
 
@@ -64,7 +69,13 @@ def test_the_published_model_follows_from_its_attention_and_experts():
     [
         EVERYWHERE,
         {},
-        {"linear_key_heads": 3, "linear_value_heads": 6, "linear_key_dim": 5, "linear_value_dim": 7, "conv_size": 2},
+        {
+            "linear_key_heads": 3,
+            "linear_value_heads": 6,
+            "linear_key_dim": 5,
+            "linear_value_dim": 7,
+            "conv_size": 2,
+        },
         {"full_attention_interval": 2, "mlp_only_layers": (1, 2), "n_kv_heads": 1, "tied_head": True},
     ],
 )
@@ -86,7 +97,11 @@ def test_compute_by_formula_is_what_torch_counts(more):
 
 def test_what_is_no_matrix_is_not_decayed():
     kinds = build_model(config(), device="meta").parameter_kinds()
-    own = {name.removeprefix("blocks.0.attention."): kind for name, kind in kinds.items() if "0.attention." in name}
+    own = {
+        name.removeprefix("blocks.0.attention."): kind
+        for name, kind in kinds.items()
+        if "0.attention." in name
+    }
     maps = {f"{name}.weight": "matrix" for name in ("query", "key", "value", "z", "write", "forget", "out")}
     taps = {f"{name}_conv.weight": "vector" for name in ("query", "key", "value")}
     rates = {"forgetting.A_log": "vector", "forgetting.dt_bias": "vector", "norm.weight": "vector"}
@@ -167,7 +182,9 @@ def test_the_delta_layer_itself_is_causal_to_the_bit():
 
 @torch.no_grad()
 @pytest.mark.parametrize("more", [EVERYWHERE, {}])
-@pytest.mark.parametrize("parts", [[250], pytest.param([30] + [1] * 220, marks=pytest.mark.slow), [3, 64, 1, 100, 82]])
+@pytest.mark.parametrize(
+    "parts", [[250], pytest.param([30] + [1] * 220, marks=pytest.mark.slow), [3, 64, 1, 100, 82]]
+)
 def test_decoding_from_a_cache_is_the_whole_forward_over_250_tokens(more, parts):
     model, tokens = (
         build_model(config(2, **{"full_attention_interval": 2, **more}), dtype=torch.float64),

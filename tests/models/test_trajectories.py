@@ -22,10 +22,14 @@ def test_training_follows_the_golden_run(
 ):
     run = golden_index["train_trajectories"]["runs"][name]
     with np.load(golden / "train_trajectories.npz") as file:
-        arrays = {key.removeprefix(f"{name}/"): array for key, array in file.items() if key.startswith(f"{name}/")}
+        arrays = {
+            key.removeprefix(f"{name}/"): array for key, array in file.items() if key.startswith(f"{name}/")
+        }
     model = load_golden(run["model"], dtype).model
     wanted = ("delta", "kappa", "clipsnr", "weight_decay", "wd_ts")
-    settings = {key: value for key, value in run["hyperparameters"].items() if key in wanted and value is not None}
+    settings = {
+        key: value for key, value in run["hyperparameters"].items() if key in wanted and value is not None
+    }
     optimizer = build_optimizer(run["optimizer"], model, lr=run["peak_lr"], **settings)
     schedule = get_schedule("cos_inf", run["n_steps"], run["schedule"]["warmup"])
     z_loss, losses, norms = run["z_loss_coeff"], [], []
@@ -54,4 +58,6 @@ def test_training_follows_the_golden_run(
     for key, want in arrays.items():
         if key.startswith("final/"):
             got = weights[key.removeprefix("final/")].double()
-            torch.testing.assert_close(got, torch.from_numpy(want).double(), rtol=0, atol=1e-6 if exact else 2e-5)
+            torch.testing.assert_close(
+                got, torch.from_numpy(want).double(), rtol=0, atol=1e-6 if exact else 2e-5
+            )

@@ -49,7 +49,9 @@ def trained(model, optimizer, steps=range(8)):
 @pytest.mark.parametrize("name", LIBRARY)
 def test_steps_and_defaults_are_those_of_the_librarys_class(name):
     build, direct = getattr(baselines, name), getattr(pytorch_optimizer, LIBRARY[name])
-    settings = {key: what.default for key, what in inspect.signature(build).parameters.items() if key != "params"}
+    settings = {
+        key: what.default for key, what in inspect.signature(build).parameters.items() if key != "params"
+    }
     takes = inspect.signature(direct).parameters
     for key, value in settings.items():
         assert key in takes

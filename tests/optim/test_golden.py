@@ -53,14 +53,18 @@ def test_trajectories_equal_the_reference(case, fused, dtype):
     start, grads = (torch.tensor(inputs[case["inputs"] + key], dtype=dtype) for key in ("/params0", "/grads"))
     present = inputs[case["inputs"] + "/present"]
     parts = start.split(sizes)
-    named = {name: part.view(shape).clone() for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+    named = {
+        name: part.view(shape).clone() for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
     params = [p.requires_grad_() for p in named.values()]
     groups = [
         {"params": [p for name, p in named.items() if name not in case["no_decay_params"]]},
         {"params": [named[name] for name in case["no_decay_params"]], "weight_decay": 0.0},
     ]
     build = OPTIMIZERS[case["optimizer"]]
-    optimizer = build([g for g in groups if g["params"]], lr=case["peak_lr"], fused=fused, **settings_of(case))
+    optimizer = build(
+        [g for g in groups if g["params"]], lr=case["peak_lr"], fused=fused, **settings_of(case)
+    )
     tight = {"rtol": 1e-9, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 5e-5, "atol": 5e-6}
     for step, lr in enumerate(inputs[f"schedule_{case['schedule']}/lr"], 1):
         for group in optimizer.param_groups:

@@ -67,7 +67,8 @@ def test_a_model_may_declare_kinds_and_what_does_not_decay():
     model = Declared()
     model.out.weight._no_weight_decay = True  # pyright: ignore
     groups = [
-        (group["kind"], group.get("weight_decay"), [n for n, _ in group["params"]]) for group in kind_groups(model)
+        (group["kind"], group.get("weight_decay"), [n for n, _ in group["params"]])
+        for group in kind_groups(model)
     ]
     assert ("head", None, ["fc.weight"]) in groups
     assert ("head", 0.0, ["out.weight"]) in groups
@@ -100,6 +101,9 @@ def test_names_and_shapes_decide_where_there_is_no_model(name, shape, kind):
 
 def test_groups_say_their_kind_and_frozen_models_are_refused():
     assert split_group({"params": torch.ones(3, 3), "kind": "head"})[0]["kind"] == "head"
-    assert [split_group({"params": [], "use_muon": use})[0]["kind"] for use in (True, False)] == ["matrix", "vector"]
+    assert [split_group({"params": [], "use_muon": use})[0]["kind"] for use in (True, False)] == [
+        "matrix",
+        "vector",
+    ]
     with pytest.raises(ValueError, match="nothing to optimize"):
         kind_groups(Net().requires_grad_(False))

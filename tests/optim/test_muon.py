@@ -44,7 +44,12 @@ def oracle(build, w: Tensor, grads: list[Tensor], h: dict) -> Tensor:
         elif how == "normuon":
             moment = 0.95 * moment + 0.05 * o.square().mean(dim=1, keepdim=True)
             o = o / (moment.sqrt() + 1e-10)
-        u = o * size / o.norm() * (max(1, rows / columns) ** 0.5 if build is Muon else 0.2 * max(rows, columns) ** 0.5)
+        u = (
+            o
+            * size
+            / o.norm()
+            * (max(1, rows / columns) ** 0.5 if build is Muon else 0.2 * max(rows, columns) ** 0.5)
+        )
         shrunk = (u * w > 0).double() if h.get("cautious_decay") else torch.ones_like(w)
         w = w - 0.1 * 0.3 * shrunk * w - 0.1 * u
     return w
@@ -119,7 +124,10 @@ def train(model, optimizer, steps):
 
 def test_a_models_groups_are_its_kinds_with_rates_that_a_caller_can_edit():
     optimizer = DanaMuon(Model(), lr=0.1, weight_decay=0.3)
-    found = {group["kind"]: (group["lr"], group["peak_lr"], group["weight_decay"]) for group in optimizer.param_groups}
+    found = {
+        group["kind"]: (group["lr"], group["peak_lr"], group["weight_decay"])
+        for group in optimizer.param_groups
+    }
     assert found == {
         "matrix": (0.1, 0.1, 0.3),
         "head": (0.025, 0.025, 0.3),
@@ -132,7 +140,11 @@ def test_a_models_groups_are_its_kinds_with_rates_that_a_caller_can_edit():
     for group in optimizer.param_groups:
         group["lr"] = 0.0 if group["kind"] != "head" else 0.01
     after = train(model, optimizer, [0])
-    changed = [name for (name, _), a, b in zip(model.named_parameters(), before, after, strict=True) if not a.equal(b)]
+    changed = [
+        name
+        for (name, _), a, b in zip(model.named_parameters(), before, after, strict=True)
+        if not a.equal(b)
+    ]
     assert changed == ["head.weight"]
     assert [g["lr"] for g in Muon(Model(), lr=0.1, aux_lr_factor=0.5).param_groups] == [0.1, 0.05, 0.05, 0.05]
 

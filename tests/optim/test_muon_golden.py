@@ -37,7 +37,9 @@ def build(case: dict[str, Any], named: list[tuple[str, torch.nn.Parameter]]) -> 
     return Manau(named, lr, eps=h["epsilon"], wd_ts=wd_ts, **family, **common)
 
 
-def state_vector(optimizer: torch.optim.Optimizer, named: list[tuple[str, torch.nn.Parameter]], key: str) -> np.ndarray:
+def state_vector(
+    optimizer: torch.optim.Optimizer, named: list[tuple[str, torch.nn.Parameter]], key: str
+) -> np.ndarray:
     """The state of all parameters in a row; NaN where there is none."""
     parts = []
     for _, p in named:
@@ -77,4 +79,6 @@ def test_trajectories_equal_the_reference(case, dtype):
         for key, mine in keys.items():
             if f"state_{key}_exact" in want:
                 expected = want[f"state_{key}_exact"][case["row"]]
-                np.testing.assert_allclose(state_vector(optimizer, named, mine), expected, rtol=1e-8, atol=1e-14)
+                np.testing.assert_allclose(
+                    state_vector(optimizer, named, mine), expected, rtol=1e-8, atol=1e-14
+                )

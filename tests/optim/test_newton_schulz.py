@@ -56,7 +56,9 @@ def test_savings_change_nothing_in_float64(method, rows, columns):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("values", [torch.logspace(0, -6, 40), torch.cat([torch.ones(2), torch.full((38,), 1e-5)])])
+@pytest.mark.parametrize(
+    "values", [torch.logspace(0, -6, 40), torch.cat([torch.ones(2), torch.full((38,), 1e-5)])]
+)
 def test_wide_matrices_lose_less_than_1e_4_an_entry_in_float32(values, method):
     x = with_singular_values(values, 48, 200)
     want = plain(x, coefficients(method))

@@ -48,7 +48,9 @@ class Golden:
         parts = np.split(flat, ends[:-1], axis=-1)
         return dict(
             zip(
-                self.names, (p.reshape(*p.shape[:-1], *s) for p, s in zip(parts, self.shapes, strict=True)), strict=True
+                self.names,
+                (p.reshape(*p.shape[:-1], *s) for p, s in zip(parts, self.shapes, strict=True)),
+                strict=True,
             )
         )
 
@@ -95,7 +97,9 @@ def test_all_golden_cases_are_reproduced(family, double):
 
     with enable_x64():
         dtype = jnp.float64 if double else jnp.float32
-        trees = [{k: jnp.asarray(v, dtype) for k, v in x.items()} for x in (data.split(params), data.split(grads))]
+        trees = [
+            {k: jnp.asarray(v, dtype) for k, v in x.items()} for x in (data.split(params), data.split(grads))
+        ]
         stack = {k: jnp.asarray(v, dtype) for k, v in stack.items()}
         seen, state = jax.jit(jax.vmap(run))(stack, *trees, jnp.asarray(rates, dtype))
         assert seen["w"].dtype == dtype
@@ -103,7 +107,9 @@ def test_all_golden_cases_are_reproduced(family, double):
     for i, case in enumerate(cases):
         for j, snapshot in enumerate(data.snapshots):
             got = data.join({k: v[i, snapshot - 1] for k, v in seen.items()})
-            np.testing.assert_allclose(got, data.want["params_exact"][case["row"], j], **tolerance, err_msg=case["id"])
+            np.testing.assert_allclose(
+                got, data.want["params_exact"][case["row"], j], **tolerance, err_msg=case["id"]
+            )
         if double:
             v = data.join({k: x[i] for k, x in state.v.items()})
             np.testing.assert_allclose(v, data.want["state_v_exact"][case["row"]], rtol=1e-8, atol=1e-14)
@@ -127,13 +133,17 @@ def test_missing_gradients_and_undecayed_parameters_are_as_in_torch(golden, endi
         update = jax.jit(optimizer.update)
         for step, row in enumerate(grads, start=1):
             parts = data.split(row)
-            given = {k: jnp.asarray(parts[k]) if present[step - 1, i] else None for i, k in enumerate(data.names)}
+            given = {
+                k: jnp.asarray(parts[k]) if present[step - 1, i] else None for i, k in enumerate(data.names)
+            }
             updates, state = update(given, state, params)
             params = optax.apply_updates(params, updates)
             if step in data.snapshots:
                 want = data.want["params_exact"][case["row"], data.snapshots.index(step)]
                 np.testing.assert_allclose(data.join(params), want, rtol=1e-9, atol=1e-12)
-    assert {k: int(v) for k, v in state.steps.items()} == dict(zip(data.names, present.sum(0).tolist(), strict=True))
+    assert {k: int(v) for k, v in state.steps.items()} == dict(
+        zip(data.names, present.sum(0).tolist(), strict=True)
+    )
 
 
 @pytest.mark.sample(2)
@@ -150,7 +160,9 @@ def test_two_hundred_steps_of_a_decaying_rate_agree_with_the_torch_class(name, s
     steps, peak = 200, 0.01
     rng = np.random.default_rng(0)
     start = rng.standard_normal((6, 5)).astype(np.float32)
-    grads = (rng.standard_normal((steps, 6, 5)) * rng.choice([0.0, 1.0, 10.0], (steps, 6, 5))).astype(np.float32)
+    grads = (rng.standard_normal((steps, 6, 5)) * rng.choice([0.0, 1.0, 10.0], (steps, 6, 5))).astype(
+        np.float32
+    )
     weight = torch.nn.Parameter(torch.tensor(start))
     theirs = CLASSES[name]([weight], lr=peak, **settings)
     for k, g in enumerate(grads):
@@ -232,7 +244,14 @@ def test_moments_of_bfloat16_parameters_are_float32():
 @pytest.mark.parametrize(
     "settings",
     [
-        *({"kappa": 1.5}, {"delta": 0.0}, {"weight_decay": -1.0}, {"wd_ts": 0.0}, {"eps": -1.0}, {"gamma3": -1.0}),
+        *(
+            {"kappa": 1.5},
+            {"delta": 0.0},
+            {"weight_decay": -1.0},
+            {"wd_ts": 0.0},
+            {"eps": -1.0},
+            {"gamma3": -1.0},
+        ),
         {"alpha_offset": -1.0},
         *({"delta": float("inf")}, {"gamma3": float("nan")}, {"peak_lr": 0.0}, {"delta": "8"}),
     ],
@@ -284,7 +303,13 @@ def test_without_optax_one_line_says_what_to_install():
 )
 def test_dana_muon_is_the_torch_class_on_matrices_stacks_and_the_rest(settings):
     steps, peak = 12, 0.02
-    shapes = {"layer.weight": (6, 10), "tall.weight": (9, 4), "experts": (3, 4, 6), "embed": (12, 4), "bias": (7,)}
+    shapes = {
+        "layer.weight": (6, 10),
+        "tall.weight": (9, 4),
+        "experts": (3, 4, 6),
+        "embed": (12, 4),
+        "bias": (7,),
+    }
     rng = np.random.default_rng(0)
     start = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
     grads = [{name: rng.standard_normal(shape) for name, shape in shapes.items()} for _ in range(steps)]

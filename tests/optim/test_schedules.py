@@ -81,7 +81,9 @@ def test_linear_never_falls_below_zero_past_the_end():
 def test_both_spellings_of_the_mirrored_cosine(spelling):
     schedule = get_schedule("wsd", 100, 0, decay_type=spelling, fract_decay=0.5)
     assert schedule(75) == pytest.approx(0.5)
-    line, cosine = (get_schedule("wsd", 100, 0, decay_type=kind, fract_decay=0.5) for kind in ("linear", "cosine"))
+    line, cosine = (
+        get_schedule("wsd", 100, 0, decay_type=kind, fract_decay=0.5) for kind in ("linear", "cosine")
+    )
     assert schedule(62) == pytest.approx(2 * line(62) - cosine(62))
 
 

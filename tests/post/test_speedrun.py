@@ -75,7 +75,13 @@ def test_every_stage_leaves_a_run_folder_and_scores(finished):
 
 def test_the_report_has_scores_stages_samples_and_the_way_to_talk(finished):
     report = write_report(finished).read_text()
-    for part in ("## Scores", "## Stages", "## Samples", "## Settings", f"danalab serve --run {finished.folder('rl')}"):
+    for part in (
+        "## Scores",
+        "## Stages",
+        "## Samples",
+        "## Settings",
+        f"danalab serve --run {finished.folder('rl')}",
+    ):
         assert part in report
     assert (finished.out / "curves.png").stat().st_size > 10_000
 
@@ -209,7 +215,10 @@ def test_the_settings_of_each_preset_are_valid(name, tmp_path):
 def test_the_models_of_each_preset_can_be_exported_for_every_program(name):
     base = PRESETS[name].base
     assert (base["arch"], base["attention_gate"]) == ("qwen3", False)
-    assert obstacle(ModelConfig("qwen3", 32, 1, 1, 32, 64, 64, 64, attention_gate=base["attention_gate"])) is None
+    assert (
+        obstacle(ModelConfig("qwen3", 32, 1, 1, 32, 64, 64, 64, attention_gate=base["attention_gate"]))
+        is None
+    )
 
 
 def test_the_card_of_a_chat_says_what_the_calculator_needs(finished):

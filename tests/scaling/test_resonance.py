@@ -21,7 +21,9 @@ def test_the_plan_shows_the_counted_parameters_of_a_named_size(capsys, size, cou
 
 
 def test_explicit_numbers_win_over_the_name_and_others_words_are_known(capsys):
-    plan = planned(capsys, "--size", "small", "--model-dim", "256", "--num_layers=3", "--num-frequencies", "32")
+    plan = planned(
+        capsys, "--size", "small", "--model-dim", "256", "--num_layers=3", "--num-frequencies", "32"
+    )
     assert [plan[key] for key in ("d_model", "n_layers", "num_frequencies", "n_heads", "mlp_dim")] == [
         256,
         3,
@@ -39,7 +41,10 @@ def test_explicit_numbers_win_over_the_name_and_others_words_are_known(capsys):
         (["--arch", "resonance", "--size", "smal"], "did you mean 'small'"),
         (["--arch", "enoki", "--size", "small"], "only with --arch resonance"),
         (["--arch", "enoki", "--heads", "4", "--mixer", "none"], "--mixer none: only with --arch resonance"),
-        (["--arch", "enoki", "--heads", "4", "--n-layers", "5"], "--heads 4 decides all dimensions: --n-layers is 3"),
+        (
+            ["--arch", "enoki", "--heads", "4", "--n-layers", "5"],
+            "--heads 4 decides all dimensions: --n-layers is 3",
+        ),
     ],
 )
 def test_sizes_that_cannot_be_meant_are_refused_in_one_line(capsys, arguments, message):

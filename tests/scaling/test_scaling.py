@@ -53,7 +53,9 @@ def test_learning_rates_match_the_reference_for_every_optimizer_and_kappa(rules,
             by_kappa = value if isinstance(value, dict) else {"default": value}
             for kappa, lr in by_kappa.items():
                 k = 0.85 if kappa == "default" else float(kappa)
-                assert learning_rate(arch, opt, want["non_emb_params"], k, batch) == pytest.approx(lr, rel=1e-12)
+                assert learning_rate(arch, opt, want["non_emb_params"], k, batch) == pytest.approx(
+                    lr, rel=1e-12
+                )
                 checked += 1
     assert checked > 100
 
@@ -94,7 +96,9 @@ def test_compute_counts_the_model_as_built():
 def test_grouped_queries_and_gates_enter_the_count():
     base = {"arch": "qwen3", "d_model": 64, "n_layers": 1, "n_heads": 4, "head_dim": 16, "mlp_dim": 96}
     full = parameter_count(ModelConfig(**base, vocab_size=10, seq_len=8))
-    assert full - parameter_count(ModelConfig(**base, vocab_size=10, seq_len=8, attention_gate=False)) == 64 * 64
+    assert (
+        full - parameter_count(ModelConfig(**base, vocab_size=10, seq_len=8, attention_gate=False)) == 64 * 64
+    )
     assert full - parameter_count(ModelConfig(**base, vocab_size=10, seq_len=8, n_kv_heads=2)) == 2 * 64 * 32
 
 
@@ -104,7 +108,10 @@ def test_grouped_queries_and_gates_enter_the_count():
         (lambda: dimensions("enoki", 1), "zero layers; the smallest size is --heads 2"),
         (lambda: dimensions("enokki", 3), "did you mean 'enoki'"),
         (lambda: plan("enoki", "adanna", 3), "did you mean 'adana'"),
-        (lambda: dimensions("qwen3", 6, n_kv_heads=4), "--n-kv-heads 4 does not divide the 6 heads; 1, 2, 3, 6 do"),
+        (
+            lambda: dimensions("qwen3", 6, n_kv_heads=4),
+            "--n-kv-heads 4 does not divide the 6 heads; 1, 2, 3, 6 do",
+        ),
         (lambda: plan("enoki", "adana"), "either --heads or explicit dimensions"),
         (lambda: plan("enoki", "adana", 3, iterations=10, warmup_steps=10), "must lie in 0..9"),
         (lambda: plan("enoki", "adana", 3, horizon_basis="all"), "known are total, non-emb"),
@@ -122,7 +129,10 @@ def test_a_tied_head_is_counted_once_and_learned_positions_with_the_context():
     assert apart.model.exact_params - tied.model.exact_params == 50304 * 384
     assert apart.model.total_params - tied.model.total_params == 50304 * 384
     assert apart.flops_per_token == tied.flops_per_token
-    assert plan("gpt", "adana", 6, seq_len=512, iterations=9).model.exact_params - tied.model.exact_params == 256 * 384
+    assert (
+        plan("gpt", "adana", 6, seq_len=512, iterations=9).model.exact_params - tied.model.exact_params
+        == 256 * 384
+    )
     assert "used for gpt" in tied.lr_source
 
 
@@ -217,5 +227,13 @@ def test_the_rate_has_no_jump_in_the_batch_and_turns_at_a_fitted_batch_alone():
         lawful = [learning_rate(arch, opt, 12e4 * heads**3, global_batch=b) for b in batches]
         for rates in (planned, lawful):
             slopes = np.diff(np.log(rates)) / spans
-            assert np.abs(slopes).max() < 0.8, (arch, opt, heads)  # a jump at 512 would be a slope of hundreds
-            assert len({round(slope, 6) for slope in slopes}) <= 3, (arch, opt, heads)  # to 32, to 512, beyond
+            assert np.abs(slopes).max() < 0.8, (
+                arch,
+                opt,
+                heads,
+            )  # a jump at 512 would be a slope of hundreds
+            assert len({round(slope, 6) for slope in slopes}) <= 3, (
+                arch,
+                opt,
+                heads,
+            )  # to 32, to 512, beyond

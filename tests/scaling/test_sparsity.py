@@ -16,7 +16,13 @@ SIZES = (64, 4, 4, 16, 96, 128, 32)
 WAYS: list[dict[str, Any]] = [
     {"n_experts": 8},
     {"n_experts": 6, "top_k": 3, "expert_dim": 40, "decoder_sparse_step": 2},
-    {"n_experts": 4, "top_k": 1, "n_shared_experts": 2, "shared_expert_gate": True, "mlp_only_layers": (0, 3)},
+    {
+        "n_experts": 4,
+        "top_k": 1,
+        "n_shared_experts": 2,
+        "shared_expert_gate": True,
+        "mlp_only_layers": (0, 3),
+    },
 ]
 
 

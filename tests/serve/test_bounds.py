@@ -24,7 +24,11 @@ def turns(text: str) -> list[dict]:
 
 
 def tools(**function: object) -> dict:
-    return {"messages": [USER], "max_tokens": 2, "tools": [{"type": "function", "function": {"name": "f", **function}}]}
+    return {
+        "messages": [USER],
+        "max_tokens": 2,
+        "tools": [{"type": "function", "function": {"name": "f", **function}}],
+    }
 
 
 CHAT = {
@@ -34,7 +38,10 @@ CHAT = {
     "numbers for messages": {"messages": [1] * 500_000},
     "wrong messages": {"messages": [{"role": "x"}] * 1990 + [{"role": "user", "content": [1] * 200_000}]},
     "one text": {"messages": [{"role": "user", "content": "word " * 200_000}]},
-    "one text, truncated": {"messages": [{"role": "user", "content": "word " * 200_000}], "truncation": "auto"},
+    "one text, truncated": {
+        "messages": [{"role": "user", "content": "word " * 200_000}],
+        "truncation": "auto",
+    },
     "many turns, truncated": {
         "messages": [*turns("w" * 480), USER],
         "truncation": "auto",
@@ -44,20 +51,35 @@ CHAT = {
         "truncation": "auto",
     },
     "unknown keys": {"messages": [USER], "max_tokens": 2, **{f"k{i}": 1 for i in range(60_000)}},
-    "unknown keys of a message": {"messages": [{**USER, **{f"k{i}": 1 for i in range(60_000)}}], "max_tokens": 2},
+    "unknown keys of a message": {
+        "messages": [{**USER, **{f"k{i}": 1 for i in range(60_000)}}],
+        "max_tokens": 2,
+    },
     "biases": {"messages": [USER], "logit_bias": {str(i): 1 for i in range(80_000)}},
     "wrong biases": {"messages": [USER], "logit_bias": {str(i): "x" for i in range(1000)}},
     "stops": {"messages": [USER], "stop": ["a"] * 200_000},
     "tools": {"messages": [USER], "tools": [1] * 400_000},
-    "tool of many parameters": tools(parameters={"properties": {f"k{i}": {"type": "integer"} for i in range(20_000)}}),
-    "marks": {"messages": [USER, {"role": "assistant", "content": "<<" * 400_000}, USER], "truncation": "auto"},
-    "sums": {"messages": [USER, {"role": "assistant", "content": "<<1=1>>" * 140_000}, USER], "truncation": "auto"},
+    "tool of many parameters": tools(
+        parameters={"properties": {f"k{i}": {"type": "integer"} for i in range(20_000)}}
+    ),
+    "marks": {
+        "messages": [USER, {"role": "assistant", "content": "<<" * 400_000}, USER],
+        "truncation": "auto",
+    },
+    "sums": {
+        "messages": [USER, {"role": "assistant", "content": "<<1=1>>" * 140_000}, USER],
+        "truncation": "auto",
+    },
     "calls": {"messages": [USER, {"role": "assistant", "tool_calls": [{}] * 200_000}]},
     "open calls": {"messages": [USER, {"role": "assistant", "tool_calls": [CALL] * 9000}]},
     "n": {"messages": [USER], "n": 10**9},
-    "schema of multiples": form({"allOf": [{"type": "integer", "multipleOf": p} for p in (97, 101, 103, 107)]}),
+    "schema of multiples": form(
+        {"allOf": [{"type": "integer", "multipleOf": p} for p in (97, 101, 103, 107)]}
+    ),
     "schema of alternatives": form({"anyOf": [{"enum": [f"v{i}"]} for i in range(40_000)]}),
-    "schema of combinations": form({"allOf": [{"anyOf": [{"minimum": i * j} for i in range(9)]} for j in range(9)]}),
+    "schema of combinations": form(
+        {"allOf": [{"anyOf": [{"minimum": i * j} for i in range(9)]} for j in range(9)]}
+    ),
     "schema of properties": form({"properties": {f"k{i}": {} for i in range(50_000)}}),
     "schema of a pattern": form({"type": "string", "pattern": "(a{1000}){1000}"}),
     "schema of a length": form({"type": "string", "minLength": 10**7}),

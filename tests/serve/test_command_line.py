@@ -37,7 +37,9 @@ def test_serve_says_where_it_listens_and_ends_when_it_is_told_to(base_run):
     process = start("serve", base_run, "--port", "0", "--api-key", "secret")
     try:
         line = process.stdout.readline()
-        assert re.fullmatch(r"tiny-run at step 3, context 128 tokens: page (http://127.0.0.1:\d+), API \1/v1\n", line)
+        assert re.fullmatch(
+            r"tiny-run at step 3, context 128 tokens: page (http://127.0.0.1:\d+), API \1/v1\n", line
+        )
         assert process.stdout.readline().startswith("a base model: conversations are plain text")
         url = address(line)
         headers = {"authorization": "Bearer secret"}
@@ -83,7 +85,9 @@ def test_sigterm_ends_long_streams_and_silent_clients_in_one_line(tmp_path):
         content = json.dumps({**body, "logprobs": True, "top_logprobs": 20}).encode()
         for sent in (content, content[:-1]):  # one that does not read, one that does not end
             silent.append(socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))))
-            head = f"Host: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+            head = (
+                f"Host: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+            )
             silent[-1].sendall(f"POST /v1/chat/completions HTTP/1.1\r\n{head}".encode() + sent)
         time.sleep(1)
         process.send_signal(signal.SIGTERM)
@@ -91,7 +95,9 @@ def test_sigterm_ends_long_streams_and_silent_clients_in_one_line(tmp_path):
         for reader in readers:
             reader.join(PATIENCE)
         assert ends == ["stopping"] * 3
-        assert re.fullmatch(r"\d+ answers are not finished after 0 s; the server ends them\n", process.stderr.read())
+        assert re.fullmatch(
+            r"\d+ answers are not finished after 0 s; the server ends them\n", process.stderr.read()
+        )
     finally:
         process.kill()
         process.communicate()
@@ -148,7 +154,9 @@ def test_chat_answers_questions_and_obeys_commands(chat_run):
 def test_chat_answers_one_question_with_the_same_seed_alike(chat_run, capsys):
     answers = []
     for seed in (1, 1, 2):
-        assert main(["chat", str(chat_run), "--prompt", "hello", "--seed", str(seed), "--max-tokens", "9"]) == 0
+        assert (
+            main(["chat", str(chat_run), "--prompt", "hello", "--seed", str(seed), "--max-tokens", "9"]) == 0
+        )
         answers.append(capsys.readouterr().out)
     assert answers[0] == answers[1] != answers[2]
 

@@ -47,7 +47,9 @@ async def streamed(client: httpx.AsyncClient, body: dict) -> str:
             if line.startswith("data: "):
                 last = line.removeprefix("data: ")
                 if last != "[DONE]":
-                    text += "".join(choice["delta"].get("content", "") for choice in json.loads(last)["choices"])
+                    text += "".join(
+                        choice["delta"].get("content", "") for choice in json.loads(last)["choices"]
+                    )
     assert last == "[DONE]"
     return text
 
@@ -59,7 +61,9 @@ def run_clients(server: RunningServer, n_clients: int, requests: int, seconds: f
     """
     seeds = range(20)
     with server.client() as alone:
-        answers = [alone.post(CHAT, json=question(str(seed), seed=seed, max_tokens=12)).json() for seed in seeds]
+        answers = [
+            alone.post(CHAT, json=question(str(seed), seed=seed, max_tokens=12)).json() for seed in seeds
+        ]
     expected = [answer["choices"][0]["message"]["content"] for answer in answers]
     end = time.monotonic() + seconds
 
@@ -186,7 +190,9 @@ def send_random(server: RunningServer, count: int) -> None:
                 continue
             response = client.post(CHAT, json=body)
             assert response.status_code in (200, 400, 429), response.text
-            assert '"error": {' not in response.text or response.status_code != 200  # not the result of a calculation
+            assert (
+                '"error": {' not in response.text or response.status_code != 200
+            )  # not the result of a calculation
     wait_until(lambda: is_idle(server))
 
 

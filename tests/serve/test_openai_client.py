@@ -10,11 +10,17 @@ from servers import RunningServer
 QUESTION = [{"role": "user", "content": "What is 12 * 7?"}]
 WEATHER = {
     "type": "object",
-    "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "properties": {
+        "city": {"enum": ["Paris", "Rome"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+    },
     "required": ["city", "days"],
     "additionalProperties": False,
 }
-TOOL = {"type": "function", "function": {"name": "weather", "description": "The forecast", "parameters": WEATHER}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "description": "The forecast", "parameters": WEATHER},
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +38,9 @@ def ask(api, **settings):
 def test_a_stream_has_the_text_of_the_whole_answer(api):
     whole = ask(api)
     chunks = list(ask(api, stream=True))
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
+    assert (
+        "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
+    )
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
     assert whole.choices[0].finish_reason == "length"
     assert whole.usage.completion_tokens == 12
@@ -65,7 +73,9 @@ def test_an_answer_ends_before_a_stop_text_also_in_a_stream(api):
     whole = ask(api, max_tokens=80).choices[0].message.content
     stop = whole[10:12]
     cut = ask(api, max_tokens=80, stop=[stop])
-    streamed = "".join(c.choices[0].delta.content or "" for c in ask(api, max_tokens=80, stop=stop, stream=True))
+    streamed = "".join(
+        c.choices[0].delta.content or "" for c in ask(api, max_tokens=80, stop=stop, stream=True)
+    )
     assert cut.choices[0].message.content == streamed == whole[: whole.index(stop)]
     assert cut.choices[0].finish_reason == "stop"
 
@@ -183,7 +193,12 @@ def test_errors_have_the_classes_of_the_client(api):
 @pytest.mark.filterwarnings("ignore:Pydantic serializer")
 def test_litellm_talks_to_it(server):
     litellm = pytest.importorskip("litellm")
-    settings = {"model": "openai/tiny", "api_base": f"{server.url}/v1", "api_key": "none", "messages": QUESTION}
+    settings = {
+        "model": "openai/tiny",
+        "api_base": f"{server.url}/v1",
+        "api_key": "none",
+        "messages": QUESTION,
+    }
     whole = litellm.completion(**settings, max_tokens=12, seed=1)
     chunks = list(litellm.completion(**settings, max_tokens=12, seed=1, stream=True))
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)

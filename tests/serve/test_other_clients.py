@@ -57,7 +57,10 @@ for (const question of QUESTIONS) {
 }
 console.log(JSON.stringify(messages.map((message) => message.content)));
 """
-WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+WEATHER = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
+}
 
 
 def run_python(program: str, package: str, url: str, questions: list[str], tool: dict | None = None) -> list:
@@ -67,7 +70,12 @@ def run_python(program: str, package: str, url: str, questions: list[str], tool:
         pytest.skip(f"{package} is not installed in {PYTHON}")
     head = f"import json\nurl, questions, tool = {url + '/v1'!r}, {questions!r}, {tool!r}\n"
     done = subprocess.run(
-        [PYTHON, "-c", head + program], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [PYTHON, "-c", head + program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -109,9 +117,15 @@ def test_three_turns_of_sums_by_node(scripted):
     folder = os.environ.get("DANALAB_NODE_MODULES")
     if folder is None or not (Path(folder) / "node_modules" / "openai").is_dir():
         pytest.skip("DANALAB_NODE_MODULES names no folder with node's openai")
-    program = NODE.replace("URL_", json.dumps(f"{scripted[0].url}/v1")).replace("QUESTIONS", json.dumps(QUESTIONS))
+    program = NODE.replace("URL_", json.dumps(f"{scripted[0].url}/v1")).replace(
+        "QUESTIONS", json.dumps(QUESTIONS)
+    )
     done = subprocess.run(
-        ["node", "--input-type=module", "-e", program], cwd=folder, capture_output=True, text=True, timeout=120
+        ["node", "--input-type=module", "-e", program],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout)[-1] == "bye"

@@ -134,7 +134,10 @@ def test_a_connection_that_breaks_keeps_what_was_written_and_goes_on_from_there(
     ask(page, "hello")
     page.locator(".failure:visible").wait_for()
     assert texts(page) == ["hello", "You sa"]
-    assert page.locator(".assistant .failure").inner_text() == "The connection ended before the answer did. Try again"
+    assert (
+        page.locator(".assistant .failure").inner_text()
+        == "The connection ended before the answer did. Try again"
+    )
     page.unroute("**/v1/chat/completions")
     page.get_by_role("button", name="Try again").click()
     page.locator(".assistant[data-state=done]").wait_for()
@@ -159,7 +162,11 @@ def test_everything_is_reached_by_the_keyboard(page):
     labels = set()
     for _ in range(30):
         page.keyboard.press("Tab")
-        labels.add(page.evaluate("(({ ariaLabel, textContent }) => ariaLabel || textContent)(document.activeElement)"))
+        labels.add(
+            page.evaluate(
+                "(({ ariaLabel, textContent }) => ariaLabel || textContent)(document.activeElement)"
+            )
+        )
     assert {"Settings", "one", "Delete: one"} <= {label.strip() for label in labels}
 
 

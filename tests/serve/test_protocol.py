@@ -30,7 +30,9 @@ def refused(client: httpx.Client, body, path: str = CHAT) -> tuple[int, str | No
 
 
 def test_a_stream_is_lines_of_data_and_done(client):
-    with client.stream("POST", CHAT, json=question(stream=True, stream_options={"include_usage": True})) as response:
+    with client.stream(
+        "POST", CHAT, json=question(stream=True, stream_options={"include_usage": True})
+    ) as response:
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
         text = response.read().decode()
     events = text.split("\n\n")
@@ -85,14 +87,25 @@ def test_a_stream_is_lines_of_data_and_done(client):
         ({"messages": [{"role": "user", "content": "x" * 600}]}, "messages", "context is 512 tokens"),
         ({"model": "gpt-4"}, "model", "this server has 'tiny'"),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "what"}}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"type": "what"}},
+                }
+            },
             "response_format",
             "schema",
         ),
         *(
-            ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}, *wanted)
+            (
+                {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
+                *wanted,
+            )
             for wanted in [("response_format", "it allows no text")]
-            for schema in ({"$ref": "#"}, {"$defs": {"a": {"$ref": "#/$defs/a"}}, "anyOf": [{"$ref": "#/$defs/a"}]})
+            for schema in (
+                {"$ref": "#"},
+                {"$defs": {"a": {"$ref": "#/$defs/a"}}, "anyOf": [{"$ref": "#/$defs/a"}]},
+            )
         ),
         (
             {
@@ -136,12 +149,17 @@ def test_a_schema_of_great_depth_is_no_fault_of_the_server(client, depth):
     schema = '{"anyOf": [' * depth + "{}" + "]}" * depth
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": "DEEP"}}
     body = json.dumps(question(response_format=form)).replace('"DEEP"', schema)
-    assert client.post(CHAT, content=body, headers={"content-type": "application/json"}).status_code in (200, 400)
+    assert client.post(CHAT, content=body, headers={"content-type": "application/json"}).status_code in (
+        200,
+        400,
+    )
 
 
 def test_a_prompt_that_exceeds_the_context_may_lose_its_oldest_turns(client):
     turns = [{"role": role, "content": "x" * 100} for _ in range(4) for role in ("user", "assistant")]
-    body = question(messages=[{"role": "system", "content": "Be kind."}, *turns, {"role": "user", "content": "hi"}])
+    body = question(
+        messages=[{"role": "system", "content": "Be kind."}, *turns, {"role": "user", "content": "hi"}]
+    )
     assert refused(client, body)[:2] == (400, "messages")
     response = client.post(CHAT, json={**body, "truncation": "auto"})
     assert response.status_code == 200
@@ -153,7 +171,9 @@ def test_a_prompt_that_exceeds_the_context_may_lose_its_oldest_turns(client):
 def test_a_body_over_the_limit_is_refused_with_and_without_its_length(client):
     large = json.dumps(question("x" * (1 << 20))).encode()
     assert refused(client, large)[0] == 413
-    pieces = client.post(CHAT, content=iter([large[:9], large[9:]]), headers={"content-type": "application/json"})
+    pieces = client.post(
+        CHAT, content=iter([large[:9], large[9:]]), headers={"content-type": "application/json"}
+    )
     assert pieces.status_code == 413
     assert client.post(CHAT, json=question()).status_code == 200
 
@@ -237,7 +257,9 @@ def test_a_full_queue_is_429_and_says_when_to_come_back():
 def test_settings_beyond_every_model_harm_no_other_request(client):
     """In one batch with a request that has a small `top_k`."""
     answers = [
-        client.post("/v1/completions", json={"prompt": "a", "max_tokens": 40, "top_k": top_k, "n": 2, "seed": 1})
+        client.post(
+            "/v1/completions", json={"prompt": "a", "max_tokens": 40, "top_k": top_k, "n": 2, "seed": 1}
+        )
         for top_k in (5, 10**30)
     ]
     assert [answer.status_code for answer in answers] == [200, 200]
@@ -251,7 +273,11 @@ def test_a_refusal_says_what_to_do(client):
             "the Host header is 'rebound.example'; it must be one of 127.0.0.1, localhost",
         ),
         ({}, 415, "the Content-Type header is missing; it must be application/json"),
-        ({"content-type": "text/plain"}, 415, "the Content-Type header is 'text/plain'; it must be application/json"),
+        (
+            {"content-type": "text/plain"},
+            415,
+            "the Content-Type header is 'text/plain'; it must be application/json",
+        ),
     ]:
         response = client.post(CHAT, content=b'{"messages": []}', headers=headers)
         assert response.status_code == status
@@ -273,7 +299,9 @@ def test_the_pages_libraries_are_those_of_the_record_with_their_licences():
     assert {name: found[name] for name in recorded} == recorded
     assert set(found) == {*recorded, "versions.json", "LICENSES.txt"}
     licences = (vendor / "LICENSES.txt").read_text()
-    assert all(f"{name} {each['version']}, licence: {each['licence']}" in licences for name, each in record.items())
+    assert all(
+        f"{name} {each['version']}, licence: {each['licence']}" in licences for name, each in record.items()
+    )
 
 
 def test_an_unchanged_file_of_the_page_is_not_sent_again(client):
@@ -323,10 +351,14 @@ def test_an_echo_has_the_log_probabilities_of_the_prompt_as_lm_eval_reads_them(c
     assert logprobs["token_logprobs"][0] is None is logprobs["top_logprobs"][0]
     assert logprobs["token_logprobs"][1 : len(ids)] == pytest.approx(expected, abs=1e-4)
     assert usage["prompt_tokens"] == len(ids)
-    assert len(logprobs["tokens"]) in range(len(ids) + 1, len(ids) + max_tokens + 1)  # lm-eval leaves the last one out
+    assert len(logprobs["tokens"]) in range(
+        len(ids) + 1, len(ids) + max_tokens + 1
+    )  # lm-eval leaves the last one out
     assert all(1 <= len(top) <= 2 for top in logprobs["top_logprobs"][1:])
     assert choice["text"].startswith(bytes(ids).decode())
-    plain = client.post("/v1/completions", json={**asked, "echo": False, "logprobs": None}).json()["choices"][0]
+    plain = client.post("/v1/completions", json={**asked, "echo": False, "logprobs": None}).json()["choices"][
+        0
+    ]
     echoed = client.post("/v1/completions", json={**asked, "logprobs": None}).json()["choices"][0]
     assert echoed["text"] == bytes(ids).decode() + plain["text"]
     assert echoed["logprobs"] is None

@@ -28,11 +28,17 @@ class Forcing:
         self.forced += tokens
 
 
-def read(*pieces: str | int, finish: str | None = "stop", stop: tuple[str, ...] = ()) -> tuple[Answer, list, list[int]]:
+def read(
+    *pieces: str | int, finish: str | None = "stop", stop: tuple[str, ...] = ()
+) -> tuple[Answer, list, list[int]]:
     """The answer of a reader to texts and special tokens, the text of each delta, and what was forced."""
     request = Request([1], SamplingParameters(max_tokens=99, stop=stop, stop_tokens=FORMAT.stop_tokens))
     reader, answer, texts, engine = ChatReader(FORMAT, request), Answer(), [], Forcing()
-    tokens = [id_ for piece in pieces for id_ in ([piece] if isinstance(piece, int) else MODEL.tokenizer.encode(piece))]
+    tokens = [
+        id_
+        for piece in pieces
+        for id_ in ([piece] if isinstance(piece, int) else MODEL.tokenizer.encode(piece))
+    ]
     for place, token in enumerate(tokens):
         reason = finish if place == len(tokens) - 1 else None
         delta = reader.read(TokenEvent(0, token, -1.0, [], reason), engine)  # pyright: ignore[reportArgumentType]
@@ -53,7 +59,10 @@ def test_the_server_calculates_and_shows_it():
     [
         ((START, "__import__('os')", END, "?"), "<<__import__('os')=error>>?"),
         (("a", FORMAT.output_start, "b"), "ab"),
-        *((("a", getattr(FORMAT, mark), "b"), "ab") for mark in ("user_start", "assistant_start", "python_end")),
+        *(
+            (("a", getattr(FORMAT, mark), "b"), "ab")
+            for mark in ("user_start", "assistant_start", "python_end")
+        ),
         (("a", 0xC3), "a\N{REPLACEMENT CHARACTER}"),
     ],
 )

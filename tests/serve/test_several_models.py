@@ -14,11 +14,16 @@ from servers import ScriptedEngine, running_server, tiny_model
 def two():
     one, other = replace(tiny_model(), name="one"), replace(tiny_model(), name="a/other", step=7)
     engines = [ScriptedEngine(each, lambda text, name=each.name: f"{name}: {text}") for each in (one, other)]
-    with running_server(one, engine=engines[0], others=[(other, engines[1])]) as server, server.client() as client:
+    with (
+        running_server(one, engine=engines[0], others=[(other, engines[1])]) as server,
+        server.client() as client,
+    ):
         yield client
 
 
-@pytest.mark.parametrize(("name", "expected"), [(None, "one: hi"), ("one", "one: hi"), ("a/other", "a/other: hi")])
+@pytest.mark.parametrize(
+    ("name", "expected"), [(None, "one: hi"), ("one", "one: hi"), ("a/other", "a/other: hi")]
+)
 def test_a_request_is_answered_by_the_model_that_it_names(two, name, expected):
     body = {"model": name, "messages": [{"role": "user", "content": "hi"}]}
     answer = two.post("/v1/chat/completions", json=body).json()
@@ -46,7 +51,10 @@ def test_folders_become_models_of_different_names(base_run, tmp_path):
     for stage in ("base", "sft"):
         shutil.copytree(base_run, speedrun / stage)
     (speedrun / "speedrun.json").write_text("{}")
-    assert [model.name for model in open_models(Flags(folder=(speedrun,)))] == ["speedrun/base", "speedrun/sft"]
+    assert [model.name for model in open_models(Flags(folder=(speedrun,)))] == [
+        "speedrun/base",
+        "speedrun/sft",
+    ]
 
 
 @pytest.mark.parametrize("given", [{"name": "x"}, {"step": 3}, {"run": "r"}])

@@ -7,7 +7,13 @@ import pytest
 pytest.importorskip("jax")
 pytest.importorskip("scipy")
 
-NAMES = {"sgd": "sgd", "sgdm": "sgd-m", "const": "dana-constant", "decay": "dana-decaying", "ademamix": "ademamix"}
+NAMES = {
+    "sgd": "sgd",
+    "sgdm": "sgd-m",
+    "const": "dana-constant",
+    "decay": "dana-decaying",
+    "ademamix": "ademamix",
+}
 
 
 @pytest.fixture

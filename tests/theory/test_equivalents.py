@@ -13,9 +13,9 @@ ROWS = range(6)
 
 @pytest.mark.parametrize("row", ROWS)
 def test_limits_equal_the_golden_table(golden, row):
-    alpha, beta, v, d, continuum, fixed_point, tau, kappa, *rest = np.load(golden / "theory_limits_main.npz")["table"][
-        row
-    ]
+    alpha, beta, v, d, continuum, fixed_point, tau, kappa, *rest = np.load(golden / "theory_limits_main.npz")[
+        "table"
+    ][row]
     model = PLRF(alpha, beta, int(v), int(d))
     assert limit_loss(alpha, beta, int(v), int(d)) == pytest.approx(fixed_point, rel=1e-9)
     assert limit_tau(model) == pytest.approx(tau, rel=1e-9)

@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 from danalab.errors import UserError
-from danalab.theory import binned_spectrum, dana_average, dana_decaying, ode, power_law_spectrum, sgd, standard
+from danalab.theory import (
+    binned_spectrum,
+    dana_average,
+    dana_decaying,
+    ode,
+    power_law_spectrum,
+    sgd,
+    standard,
+)
 from danalab.theory.problem import power_sum
 
 
@@ -86,7 +94,9 @@ def test_a_billion_modes_equal_the_golden_curves(golden, golden_name, run):
     want = np.load(golden / "theory_exponents_large_d.npz")
     phase, short = run.split("_")
     alpha, beta = {"Ia": (1.0, 0.3), "III": (1.0, 1.3), "Ia15": (1.5, 0.3)}[phase]
-    algorithm = standard(golden_name(short), alpha=alpha, beta=beta, d=10**9, trace=power_sum(2 * alpha, 10**6))
+    algorithm = standard(
+        golden_name(short), alpha=alpha, beta=beta, d=10**9, trace=power_sum(2 * alpha, 10**6)
+    )
     curve = ode(binned_spectrum(alpha, beta, 10**9, per_decade=30), algorithm, 1e8, h=5e-3)
     # The bins' edges are ours; the curves may differ by what binning costs.
     np.testing.assert_allclose(curve.at(want["t"]), want[f"risk_{run}"], rtol=0.03)

@@ -57,7 +57,9 @@ def test_the_root_is_the_square_root_and_the_optimum_is_optimal():
 @settings(deadline=None, max_examples=40)
 @given(exponent=st.floats(-0.5, 4.0), n=st.integers(1, 30_000))
 def test_power_sums_equal_plain_summation(exponent, n):
-    assert power_sum(exponent, n) == pytest.approx(float(np.sum(np.arange(1, n + 1.0) ** -exponent)), rel=1e-9)
+    assert power_sum(exponent, n) == pytest.approx(
+        float(np.sum(np.arange(1, n + 1.0) ** -exponent)), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.3), (1.0, 0.7), (0.4, 0.8)])

@@ -58,7 +58,9 @@ def test_sgd_in_the_race_has_the_expected_risk():
     times = np.asarray([100])
     learning_rates = [0.2]
     risks = [
-        race(problem, {"sgd": Racer("sgd", {"lr": learning_rates})}, times, Stream(8, seed=s))["sgd"].risk[0, 0, 0]
+        race(problem, {"sgd": Racer("sgd", {"lr": learning_rates})}, times, Stream(8, seed=s))["sgd"].risk[
+            0, 0, 0
+        ]
         for s in range(100)
     ]
     exact = moment_recursion(problem.spectrum, sgd(0.2), 100, batch=8, times=times).risk[0]

@@ -27,7 +27,9 @@ def test_runs_in_the_eigenbasis_have_the_law_of_runs_with_the_full_model(small):
     """SGD on z ~ N(0, I_v) and the matrix itself, as the model is defined, in numpy."""
     model, rng = small.model, np.random.default_rng(0)
     j = np.arange(1, model.v + 1.0)
-    A = j[:, None] ** -model.alpha * (np.random.default_rng(3).standard_normal((model.v, model.d)) / np.sqrt(model.d))
+    A = j[:, None] ** -model.alpha * (
+        np.random.default_rng(3).standard_normal((model.v, model.d)) / np.sqrt(model.d)
+    )
     c = j ** -(model.alpha + model.beta)
     gamma2, steps = 0.5 * min(1, 4 / model.trace), 60
     theta = np.zeros((1500, model.d))

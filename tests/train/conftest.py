@@ -20,7 +20,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared data set, bytes as tokens: 57,000 to train on, 800 for validation."""
-    return prepare_lines(tmp_path_factory.mktemp("words"), 1400, 20, words=["one", "two", "three", "four"], per_line=9)
+    return prepare_lines(
+        tmp_path_factory.mktemp("words"), 1400, 20, words=["one", "two", "three", "four"], per_line=9
+    )
 
 
 @pytest.fixture

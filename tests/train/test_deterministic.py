@@ -28,7 +28,9 @@ def trained_twice(config, tmp_path, ranks=1):
     for name in ("one", "two"):
         own = dataclasses.replace(config, run_dir=tmp_path / name)
         if ranks > 1:
-            assert run_ranks(lambda rank, size, own=own: run_training(own).status, ranks) == ["finished"] * ranks
+            assert (
+                run_ranks(lambda rank, size, own=own: run_training(own).status, ranks) == ["finished"] * ranks
+            )
         else:
             assert run_training(own).status == "finished"
         found.append(weights(tmp_path / name))
@@ -48,7 +50,9 @@ def trained_twice(config, tmp_path, ranks=1):
     ids=lambda given: given["arch"],
 )
 def test_a_run_repeats_itself(tiny, tmp_path, given):
-    one, two = trained_twice(tiny(deterministic=True, iterations=6, n_layers=1, ckpt_interval=0, **given), tmp_path)
+    one, two = trained_twice(
+        tiny(deterministic=True, iterations=6, n_layers=1, ckpt_interval=0, **given), tmp_path
+    )
     assert torch.equal(one, two)
 
 
@@ -59,7 +63,13 @@ def test_a_run_repeats_itself(tiny, tmp_path, given):
 def test_a_run_of_two_ranks_repeats_itself(tiny, tmp_path, backend):
     more = {"diloco_steps": 2} if backend == "diloco" else {}
     config = tiny(
-        deterministic=True, iterations=4, n_layers=1, ckpt_interval=0, distributed_backend=backend, batch_size=2, **more
+        deterministic=True,
+        iterations=4,
+        n_layers=1,
+        ckpt_interval=0,
+        distributed_backend=backend,
+        batch_size=2,
+        **more,
     )
     one, two = trained_twice(config, tmp_path, ranks=2)
     assert torch.equal(one, two)

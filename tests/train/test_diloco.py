@@ -101,7 +101,9 @@ def oracle(
     resolved = resolve(config, dataset, workers)
     shape, schedule = resolved.model, resolved.schedule()
     period, iterations = resolved.diloco_steps, resolved.last_step
-    models = [build_model(shape, init=config.init, seed=config.seed, dtype=torch.float64) for _ in range(workers)]
+    models = [
+        build_model(shape, init=config.init, seed=config.seed, dtype=torch.float64) for _ in range(workers)
+    ]
     chosen = resolved.settings_of_optimizer(settings_of(config.opt))
     optimizers: list[Any] = [build_optimizer(config.opt, m, lr=resolved.lr, **chosen) for m in models]
     batches = [
@@ -116,7 +118,9 @@ def oracle(
         for k, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             for step in range(start, end):
                 inputs, targets = batches[k][step]
-                ce, lse2 = chunked_cross_entropy(model.hidden(inputs), model.head_weight, targets, config.z_loss)
+                ce, lse2 = chunked_cross_entropy(
+                    model.hidden(inputs), model.head_weight, targets, config.z_loss
+                )
                 (ce + config.z_loss * lse2).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)
                 for group in optimizer.param_groups:
@@ -182,7 +186,10 @@ def test_one_worker_with_an_outer_rate_of_one_trains_as_if_alone(words, tmp_path
 @pytest.mark.slow
 def test_each_worker_reads_a_part_of_each_batch_that_no_other_reads(words, tmp_path, monkeypatch):
     seen: dict[int, list[int]] = {}
-    hooked(monkeypatch, lambda trainer: seen.update({trainer.step: trainer.batches.describe(trainer.step)["windows"]}))
+    hooked(
+        monkeypatch,
+        lambda trainer: seen.update({trainer.step: trainer.batches.describe(trainer.step)["windows"]}),
+    )
 
     def read(rank: int, size: int, config: TrainConfig) -> dict[int, list[int]]:
         run_training(config)
@@ -249,8 +256,17 @@ def test_a_run_that_stops_amid_a_period_is_bitwise_the_run_in_one(words, tmp_pat
     assert [run_ranks(train, 2, parts) for _ in range(2)] == [["stopped"] * 2, ["finished"] * 2]
     assert same(everything(tmp_path / "parts", 2), everything(tmp_path / "whole", 2))
     one, two = (read_rows(tmp_path / name / "metrics.jsonl") for name in ("whole", "parts"))
-    untimed = ("train/loss", "val/loss", "grad_norm", "diloco/divergence", "diloco/train_loss", "diloco/bytes_total")
-    assert [[row.get(key) for key in untimed] for row in one] == [[row.get(key) for key in untimed] for row in two]
+    untimed = (
+        "train/loss",
+        "val/loss",
+        "grad_norm",
+        "diloco/divergence",
+        "diloco/train_loss",
+        "diloco/bytes_total",
+    )
+    assert [[row.get(key) for key in untimed] for row in one] == [
+        [row.get(key) for key in untimed] for row in two
+    ]
 
 
 @pytest.mark.slow
@@ -349,7 +365,10 @@ def test_the_others_go_on_without_a_worker_that_dies(words, tmp_path, monkeypatc
     assert distance(final(tmp_path / "run"), expected) < 2e-4
     monkeypatch.undo()
     assert run_ranks(train, 3, config) == ["finished"] * 3  # the third comes when all is over
-    assert all(torch.equal(final(tmp_path / "run" / "workers" / "2")[n], p) for n, p in final(tmp_path / "run").items())
+    assert all(
+        torch.equal(final(tmp_path / "run" / "workers" / "2")[n], p)
+        for n, p in final(tmp_path / "run").items()
+    )
 
 
 @pytest.mark.slow
@@ -410,7 +429,10 @@ def test_weights_that_are_not_finite_never_reach_the_others(words, tmp_path, mon
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"distributed_backend": "ddp", "diloco_steps": 5}, "--diloco-steps 5: only with --distributed-backend diloco"),
+        (
+            {"distributed_backend": "ddp", "diloco_steps": 5},
+            "--diloco-steps 5: only with --distributed-backend diloco",
+        ),
         ({"tp_size": 2}, "--tp-size 2: only with --distributed-backend fsdp"),
         ({"diloco_momentum": 1.0}, r"--diloco-momentum 1.0: must be less than 1"),
         ({"diloco_lr": 0.0}, "--diloco-lr 0.0: must be greater than 0"),

@@ -62,7 +62,9 @@ def test_full_is_the_plain_cross_entropy_and_bits_per_byte_of_text(model):
     result = evaluator().full(model)
     inputs, targets = Windows()[0:COUNT]
     with torch.no_grad():
-        nats = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="none")
+        nats = torch.nn.functional.cross_entropy(
+            model(inputs).flatten(0, 1), targets.flatten(), reduction="none"
+        )
     text = targets.flatten() != EOS
     n_bytes = int((targets.flatten()[text] + 1).sum())
     assert result.tokens == COUNT * LENGTH
@@ -76,7 +78,13 @@ def test_the_loss_is_told_apart_by_position_in_ranges_that_double(model):
     result = evaluator(batch_size=3).full(model)
     inputs, targets = Windows()[0:COUNT]
     losses = model.token_losses(inputs, targets).double()
-    assert [(part.start, part.end) for part in result.by_position] == [(0, 1), (1, 2), (2, 4), (4, 8), (8, 16)]
+    assert [(part.start, part.end) for part in result.by_position] == [
+        (0, 1),
+        (1, 2),
+        (2, 4),
+        (4, 8),
+        (8, 16),
+    ]
     for part in result.by_position:
         assert part.tokens == COUNT * (part.end - part.start)
         assert part.loss == pytest.approx(float(losses[:, part.start : part.end].mean()), rel=1e-6)

@@ -112,10 +112,14 @@ def test_a_skipped_step_changes_nothing(tiny, opt):
 @pytest.mark.parametrize(
     ("opt", "clock"), [("sf-adamw", "weight_sum"), ("prodigy", "d"), ("lion", "step"), ("adana", "t")]
 )
-def test_a_run_from_anothers_checkpoint_takes_its_clocks_and_keeps_its_own_settings(tiny, tmp_path, opt, clock):
+def test_a_run_from_anothers_checkpoint_takes_its_clocks_and_keeps_its_own_settings(
+    tiny, tmp_path, opt, clock
+):
     first = config(tiny, opt, run_dir=tmp_path / "first", scheduler="none")
     origin = train(first)
-    other = replace(first, run_dir=tmp_path / "second", lr=first.lr / 2, iterations=STEPS + 2, resume_from=origin)
+    other = replace(
+        first, run_dir=tmp_path / "second", lr=first.lr / 2, iterations=STEPS + 2, resume_from=origin
+    )
     dataset = open_dataset(other.data)
     resolved = resolve(other, dataset)
     folder = RunFolder(resolved.run_dir)

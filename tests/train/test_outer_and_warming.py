@@ -28,7 +28,9 @@ def weights(folder):
 def test_a_run_that_stops_there_is_bitwise_the_run_in_one(tiny, tmp_path, opt, settings):
     given = {"opt": opt, "optimizer_settings": settings, "n_layers": 1, "iterations": 14, "ckpt_interval": 0}
     whole = train(tiny(**given, run_dir=tmp_path / "whole"))
-    parts = tiny(**given, run_dir=tmp_path / "parts", iterations_to_run=6)  # stops at 6 and 12 of periods of 4 and 5
+    parts = tiny(
+        **given, run_dir=tmp_path / "parts", iterations_to_run=6
+    )  # stops at 6 and 12 of periods of 4 and 5
     assert [run_training(parts).status for _ in range(3)] == ["stopped", "stopped", "finished"]
     assert torch.equal(weights(tmp_path / "parts"), weights(whole))
 

@@ -28,7 +28,9 @@ def test_a_run_is_the_plain_loop_whatever_its_micro_batches(tiny, data, batch_si
     rows = open_run(run_training(config).folder).metrics()
 
     model = build_model(resolved.model, init=resolved.init, seed=config.seed).double()
-    decayed = build_optimizer("adamw", model, lr=LR, weight_decay=DECAY).param_groups  # which of them are decayed
+    decayed = build_optimizer(
+        "adamw", model, lr=LR, weight_decay=DECAY
+    ).param_groups  # which of them are decayed
     groups = [{"params": group["params"], "weight_decay": group["weight_decay"]} for group in decayed]
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95))
     batches = open_dataset(data).batches(seed=config.data_seed, global_batch=6, seq_len=16)
@@ -51,6 +53,8 @@ def test_a_run_is_the_plain_loop_whatever_its_micro_batches(tiny, data, batch_si
         assert row["update_norm"] == pytest.approx(float(way), rel=1e-4)
     assert len(rows) == STEPS
     assert min(row["grad_norm"] for row in rows) > CLIP  # so that every step was clipped
-    found = torch.cat([p.detach().flatten() for p in open_run(config.run_dir or "").load_model().model.parameters()])
+    found = torch.cat(
+        [p.detach().flatten() for p in open_run(config.run_dir or "").load_model().model.parameters()]
+    )
     expected = torch.cat([p.detach().flatten() for p in model.parameters()])
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-6)

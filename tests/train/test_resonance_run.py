@@ -42,7 +42,12 @@ def test_accumulation_changes_no_gradient_in_float64(micro_batch):
         targets[0, 3:] = -1
         parameters = list(model.parameters())
         step = GradientStep(
-            model, parameters, micro_batch=size, grad_clip=0.0, loss=CrossEntropy(), autocast=contextlib.nullcontext
+            model,
+            parameters,
+            micro_batch=size,
+            grad_clip=0.0,
+            loss=CrossEntropy(),
+            autocast=contextlib.nullcontext,
         )
         step(TrainingBatch(tokens[:, :-1], targets))
         return torch.cat([p.grad.flatten() for p in parameters])

@@ -60,7 +60,9 @@ class Constant:
 
 def make(tiny, source, evaluators=(), **given):
     def stage(*_):
-        return Stage(source, PolicyGradient(), Consumption(lambda s: 64 * s, lambda s: 4 * s, float), evaluators)
+        return Stage(
+            source, PolicyGradient(), Consumption(lambda s: 64 * s, lambda s: 4 * s, float), evaluators
+        )
 
     config = tiny(iterations=8, log_interval=1, eval_interval=4, ckpt_interval=0, **given)
     dataset = open_dataset(config.data)
@@ -140,7 +142,10 @@ def test_weights_of_targets_are_repetitions_and_a_weight_of_0_is_no_target(tiny,
         return loss(model, batch, loss.denominators(batch))
 
     check = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
-    plain, ones = terms(TrainingBatch(inputs, targets)), terms(TrainingBatch(inputs, targets, torch.ones(2, 16)))
+    plain, ones = (
+        terms(TrainingBatch(inputs, targets)),
+        terms(TrainingBatch(inputs, targets, torch.ones(2, 16))),
+    )
     check(ones.objective, plain.objective)
     masked = targets.clone()
     masked[0, :5] = -1

@@ -56,10 +56,25 @@ def test_a_run_is_a_folder_with_everything(tiny):
     run = open_run(folder)
     assert [row["step"] for row in run.metrics()] == [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
     last = run.metrics()[-1]
-    assert {"tokens", "flops", "time", "train/loss", "val/loss", "val/bpb", "lr", "grad_norm", "update_norm"} <= set(
-        last
-    )
-    assert {"tokens_per_second", "memory_gib", "data_wait", "optim/beta", "optim/alpha", "optim/lambda"} <= set(last)
+    assert {
+        "tokens",
+        "flops",
+        "time",
+        "train/loss",
+        "val/loss",
+        "val/bpb",
+        "lr",
+        "grad_norm",
+        "update_norm",
+    } <= set(last)
+    assert {
+        "tokens_per_second",
+        "memory_gib",
+        "data_wait",
+        "optim/beta",
+        "optim/alpha",
+        "optim/lambda",
+    } <= set(last)
     assert last["tokens"] == 20 * 4 * 16
     assert last["optim/t"] == 20
     assert last["train/loss"] < run.metrics()[0]["train/loss"]
@@ -74,7 +89,10 @@ def test_a_run_is_a_folder_with_everything(tiny):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "opt",
-    [*(pytest.param(opt, marks=pytest.mark.slow) for opt in ("adamw", "adamw-decaying-wd", "adana")), "dana-star-mk4"],
+    [
+        *(pytest.param(opt, marks=pytest.mark.slow) for opt in ("adamw", "adamw-decaying-wd", "adana")),
+        "dana-star-mk4",
+    ],
 )
 def test_every_optimizer_resumes_bitwise(tiny, tmp_path, opt):
     whole = train(tiny(opt=opt, run_dir=tmp_path / "whole"))
@@ -342,7 +360,9 @@ def test_a_run_that_began_from_another_needs_it_no_more(tiny, tmp_path):
 @pytest.mark.slow
 def test_resume_from_another_run_forks_it(tiny, tmp_path):
     first = train(tiny(keep_every=5, run_dir=tmp_path / "first"))
-    fork = train(tiny(lr=1e-3, run_dir=tmp_path / "fork", resume_from=first / "checkpoints" / "step-00000010"))
+    fork = train(
+        tiny(lr=1e-3, run_dir=tmp_path / "fork", resume_from=first / "checkpoints" / "step-00000010")
+    )
     assert rows(fork)[:6] == rows(first)[:6]
     assert rows(fork)[-1]["step"] == 20
     assert not torch.equal(weights(fork), weights(first))
@@ -352,10 +372,14 @@ def test_resume_from_another_run_forks_it(tiny, tmp_path):
 def test_a_file_of_a_checkpoint_stands_for_the_checkpoint(tiny, tmp_path):
     folder = train(tiny(keep_every=5))
     final = weights(folder)
-    back = tiny(resume_from=folder / "checkpoints" / "step-00000010" / "meta.json", iterations_to_run=4, keep_every=10)
+    back = tiny(
+        resume_from=folder / "checkpoints" / "step-00000010" / "meta.json", iterations_to_run=4, keep_every=10
+    )
     assert [run_training(back).summary["step"] for _ in range(3)] == [14, 18, 20]
     assert torch.equal(weights(folder), final)
-    fork = train(tiny(run_dir=tmp_path / "fork", resume_from=folder / "checkpoints" / "step-00000010" / "meta.json"))
+    fork = train(
+        tiny(run_dir=tmp_path / "fork", resume_from=folder / "checkpoints" / "step-00000010" / "meta.json")
+    )
     assert rows(fork)[0] == rows(folder)[0]
 
 

@@ -109,7 +109,9 @@ def answer_problems(
     return answered
 
 
-def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequence[Request]) -> list[SampledAnswer]:
+def answer_all(
+    engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequence[Request]
+) -> list[SampledAnswer]:
     """The answers to prompts of `chat.render_prompt`, which its end tokens end; only `ChatFormat` has tools."""
     answers = [SampledAnswer() for _ in requests]
     followers = [CallFollower(chat) for _ in requests] if isinstance(chat, ChatFormat) else None
@@ -137,7 +139,9 @@ def answer_all(engine: Engine, chat: ChatFormat | TemplateFormat, requests: Sequ
                 engine.cancel(event.request_id)
 
     parameters = (replace(each.parameters, stop_tokens=chat.stop_tokens) for each in requests)
-    engine.generate([replace(each, parameters=own) for each, own in zip(requests, parameters, strict=True)], take)
+    engine.generate(
+        [replace(each, parameters=own) for each, own in zip(requests, parameters, strict=True)], take
+    )
     return answers
 
 
@@ -158,7 +162,9 @@ class ModelEngine:
         try:
             if self._engine is None:
                 n_valid = min(self._chat.n_ids, model.config.vocab_size)
-                self._engine = Engine(model, n_valid=n_valid, end_tokens=(), max_batch_size=self._max_batch_size)
+                self._engine = Engine(
+                    model, n_valid=n_valid, end_tokens=(), max_batch_size=self._max_batch_size
+                )
             else:
                 self._engine.reload()
             yield self._engine

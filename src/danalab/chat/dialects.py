@@ -114,7 +114,9 @@ def conversations_of(text: str) -> list[Conversation]:
     return [conversation_of(parse_json(line, where), where) for where, line in numbered]
 
 
-def iter_conversations(file: str | Path, skipped: list[UserError] | None = None) -> Iterator[tuple[str, Conversation]]:
+def iter_conversations(
+    file: str | Path, skipped: list[UserError] | None = None
+) -> Iterator[tuple[str, Conversation]]:
     """(place, conversation) of each line that is not blank, or of each element of one JSON array.
 
     Raises UserError: file, line and what is wrong with it; with `skipped` what is wrong with a line is put there.
@@ -151,7 +153,9 @@ def _array(path: Path) -> list[Any] | None:
     """The elements of a file that is one JSON array of conversations; None: it has lines."""
     with path.open("rb") as file:
         first = file.readline().lstrip(b"\xef\xbb\xbf \t")
-    return _elements(path.read_bytes().decode("utf-8-sig", errors="replace")) if first.startswith(b"[") else None
+    return (
+        _elements(path.read_bytes().decode("utf-8-sig", errors="replace")) if first.startswith(b"[") else None
+    )
 
 
 def _elements(text: str) -> list[Any] | None:

@@ -116,9 +116,13 @@ class TemplateFormat:
         messages = [{"role": each.role, "content": self._content(each)} for each in conversation.messages]
         is_open = conversation.is_open
         try:
-            text = self._template.render(messages=messages, **self._variables, add_generation_prompt=not is_open)
+            text = self._template.render(
+                messages=messages, **self._variables, add_generation_prompt=not is_open
+            )
         except Exception as error:  # a template may do anything
-            raise UserError(f"the model's chat template refuses the conversation: {first_line(error)}") from None
+            raise UserError(
+                f"the model's chat template refuses the conversation: {first_line(error)}"
+            ) from None
         if not is_open:
             return text
         for last in (messages[-1]["content"], messages[-1]["content"].strip()):  # templates may strip it
@@ -139,7 +143,9 @@ class TemplateFormat:
     def _content(self, message: Message) -> str:
         """The text of a message, with the spellings of special tokens broken up."""
         if any(part.kind != "text" for part in message.parts):
-            raise UserError("calls of functions need a model that danalab sft has trained, not a template of its own")
+            raise UserError(
+                "calls of functions need a model that danalab sft has trained, not a template of its own"
+            )
         text = message.text.replace(_BREAK, "")
         return self._specials.sub(lambda found: found[0][0] + _BREAK + found[0][1:], text)
 

@@ -87,7 +87,9 @@ def read_suite(folder: str | Path) -> list[InContextTask]:
     folder = Path(folder)
     files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
     if len(files) != 1:
-        raise UserError(f"{folder}: one YAML file that lists the tasks is expected: {len(files) or 'none'} in it")
+        raise UserError(
+            f"{folder}: one YAML file that lists the tasks is expected: {len(files) or 'none'} in it"
+        )
     suite = validated(_Suite, read_yaml(files[0]), files[0])
     baselines = _read_baselines(folder / META)
     tasks = []
@@ -111,7 +113,9 @@ def _read_baselines(file: Path) -> dict[str, float]:
     try:
         return {row["Eval Task"]: float(row["Random baseline"]) / 100 for row in rows}
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{file}: columns 'Eval Task' and 'Random baseline' [%] are expected ({error})") from error
+        raise UserError(
+            f"{file}: columns 'Eval Task' and 'Random baseline' [%] are expected ({error})"
+        ) from error
 
 
 def evaluate_in_context(
@@ -132,7 +136,9 @@ def evaluate_in_context(
     for where, item in items:
         _check(item, task.kind, where)
     if len(items) <= task.shots:
-        raise UserError(f"{task.file}: {len(items)} questions are too few for {task.shots} examples before each")
+        raise UserError(
+            f"{task.file}: {len(items)} questions are too few for {task.shots} examples before each"
+        )
     numbers = list(range(len(items)))
     if limit is not None and limit < len(numbers):
         random.Random(1337).shuffle(numbers)
@@ -152,7 +158,9 @@ def evaluate_in_context(
         exact[owner] = correct
     if task.kind != "language_modeling":
         gold = [int(items[number][1]["gold"]) for number in numbers]
-        exact = [min(range(len(each)), key=each.__getitem__) == g for each, g in zip(answers, gold, strict=True)]
+        exact = [
+            min(range(len(each)), key=each.__getitem__) == g for each, g in zip(answers, gold, strict=True)
+        ]
     accuracy = Score.of([float(value) for value in exact])
     return InContextResult(task.label, accuracy, accuracy.centred(task.baseline), task.shots)
 
@@ -165,7 +173,11 @@ def _check(item: Any, kind: Kind, where: str) -> None:
     name = "choices" if kind == "multiple_choice" else "context_options"
     text_field(item, "query" if kind == "multiple_choice" else "continuation", where)
     options, gold = item.get(name), item.get("gold")
-    if not isinstance(options, list) or len(options) < 2 or not all(isinstance(each, str) for each in options):
+    if (
+        not isinstance(options, list)
+        or len(options) < 2
+        or not all(isinstance(each, str) for each in options)
+    ):
         raise UserError(f'{where}: the field "{name}" must be a list of texts, at least two')
     if isinstance(gold, bool) or not isinstance(gold, int) or not 0 <= gold < len(options):
         raise UserError(f'{where}: the field "gold" must be the index of one of the {len(options)} texts')
@@ -177,7 +189,9 @@ def _rows(task: InContextTask, item: Any, examples: Iterable[Any], tokenizer: To
         before = "".join(f"{e['query']}{delimiter}{e['choices'][e['gold']]}\n\n" for e in examples)
         texts = [f"{before}{item['query']}{delimiter}{choice}" for choice in item["choices"]]
     elif task.kind == "schema":
-        before = "".join(f"{e['context_options'][e['gold']]}{delimiter}{e['continuation']}\n\n" for e in examples)
+        before = "".join(
+            f"{e['context_options'][e['gold']]}{delimiter}{e['continuation']}\n\n" for e in examples
+        )
         texts = [f"{before}{option}{delimiter}{item['continuation']}" for option in item["context_options"]]
     else:
         before = "".join(f"{e['context'].strip()}{delimiter}{e['continuation']}\n\n" for e in examples)
@@ -259,6 +273,8 @@ def evaluate_core(
     tasks, opened = read_suite(suite), open_model(folder, step, device)
     results = []
     for task in tasks:
-        results.append(evaluate_in_context(opened.model, opened.tokenizer, task, limit=limit, autocast=opened.autocast))
+        results.append(
+            evaluate_in_context(opened.model, opened.tokenizer, task, limit=limit, autocast=opened.autocast)
+        )
         report(results[-1])
     return CoreEvaluation(opened.step, results, mean_score([result.centred for result in results]))

@@ -69,7 +69,9 @@ class ChatFormat:
     def __init__(self, tokenizer: Tokenizer):
         """Raises UserError if the tokenizer lacks special tokens; `extend_tokenizer` adds them."""
         if missing := missing_specials(tokenizer):
-            raise UserError(f"tokenizer {tokenizer.name}: no special token {missing[0]}; danalab sft adds it to a run")
+            raise UserError(
+                f"tokenizer {tokenizer.name}: no special token {missing[0]}; danalab sft adds it to a run"
+            )
         self.tokenizer = tokenizer
         for name, spelling in SPECIAL_TOKENS.items():
             setattr(self, name, tokenizer.specials[spelling])
@@ -124,7 +126,9 @@ class ChatFormat:
             elif part.kind == "result":
                 yield from self._result(part.text)
             else:
-                between = CALCULATION.split(part.text)  # text, expression, result, text, expression, ..., text
+                between = CALCULATION.split(
+                    part.text
+                )  # text, expression, result, text, expression, ..., text
                 yield between[0], said
                 for at in range(1, len(between), 3):
                     yield from self._call(between[at], said)

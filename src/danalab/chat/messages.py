@@ -153,14 +153,19 @@ def _function(value: Any, where: str) -> Function:
     inner = _object(tool.get("function", tool), where)
     name, parameters = inner.get("name"), inner.get("parameters")
     if not isinstance(name, str) or not _FUNCTION_NAME.fullmatch(name):
-        raise FieldError(f"'{where}': the name of a function is 1 to 64 letters, digits, - and _", f"{where}.name")
+        raise FieldError(
+            f"'{where}': the name of a function is 1 to 64 letters, digits, - and _", f"{where}.name"
+        )
     parameters = NO_ARGUMENTS if parameters is None else _object(parameters, f"{where}.parameters")
     return Function(name, str(inner.get("description") or ""), parameters)
 
 
 def describe_functions(functions: Sequence[Function]) -> str:
     """The functions as the system message tells them to the model."""
-    listed = [{"name": each.name, "description": each.description, "parameters": each.parameters} for each in functions]
+    listed = [
+        {"name": each.name, "description": each.description, "parameters": each.parameters}
+        for each in functions
+    ]
     return (
         f"You can call these functions:\n{json.dumps(listed)}\n"
         'A call is a JSON object {"name": NAME, "arguments": {...}}; its result follows.'

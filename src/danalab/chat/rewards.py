@@ -63,7 +63,9 @@ def code(problem: Problem, answer: str, *, trusted: bool = False) -> float:
     data = problem.data
     program, prompt = program_of(problem, answer), data["prompt"] + "\n    pass\n"
     try:
-        return float(run_tests(program, data["entry_point"], data["tests"], prompt=prompt, trusted=trusted).passed)
+        return float(
+            run_tests(program, data["entry_point"], data["tests"], prompt=prompt, trusted=trusted).passed
+        )
     except CannotIsolate as obstacle:
         raise UserError(
             f"the reward code runs programs of the model, which cannot be isolated here: {obstacle}; "
@@ -120,9 +122,13 @@ class Scorer:
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"reward {name}: {type(error).__name__}: {first_line(error)} at {answer[:60]!r}") from error
+            raise UserError(
+                f"reward {name}: {type(error).__name__}: {first_line(error)} at {answer[:60]!r}"
+            ) from error
         if not math.isfinite(value):
-            raise UserError(f"reward {name}: returned {value} for the answer {answer[:60]!r}; it must be finite")
+            raise UserError(
+                f"reward {name}: returned {value} for the answer {answer[:60]!r}; it must be finite"
+            )
         return value
 
     def score_all(self, pairs: Iterable[tuple[Problem, str]]) -> list[float]:

@@ -100,7 +100,9 @@ def run_tests(
 
 
 @contextlib.contextmanager
-def _process(task: dict[str, Any], reads: IO[bytes], writes: IO[bytes], errors: Any) -> Iterator[subprocess.Popen[Any]]:
+def _process(
+    task: dict[str, Any], reads: IO[bytes], writes: IO[bytes], errors: Any
+) -> Iterator[subprocess.Popen[Any]]:
     with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(task, file)
         file.flush()
@@ -228,7 +230,9 @@ def _test(source: str, name: str, tests: str, answers: Any, questions: Any) -> N
 def _error(text: str) -> Exception:
     """The program's exception where it is one of Python's."""
     kind: Any = getattr(builtins, text.partition(":")[0].partition(" ")[0], None)
-    is_known = isinstance(kind, type) and issubclass(kind, ArithmeticError | LookupError | TypeError | ValueError)
+    is_known = isinstance(kind, type) and issubclass(
+        kind, ArithmeticError | LookupError | TypeError | ValueError
+    )
     return kind(text.partition(": ")[2]) if is_known else RuntimeError(text or "no value")
 
 
@@ -414,7 +418,9 @@ def isolate(folder: str, keeper: socket.socket) -> None:
     """Keep only the rights that the module names; they cannot be regained. Raises CannotIsolate: says why."""
     machine, seccomp = _MACHINES.get(platform.machine(), (0, 0))
     if not sys.platform.startswith("linux") or not machine or sys.byteorder != "little":
-        raise CannotIsolate(f"programs are isolated on Linux on x86_64 and aarch64, not on {platform.platform()}")
+        raise CannotIsolate(
+            f"programs are isolated on Linux on x86_64 and aarch64, not on {platform.platform()}"
+        )
     libc = ctypes.CDLL(None, use_errno=True)
 
     def call(what: str, function: Any, *arguments: Any) -> int:
@@ -423,11 +429,15 @@ def isolate(folder: str, keeper: socket.socket) -> None:
             raise CannotIsolate(f"{what}: {os.strerror(ctypes.get_errno())}")
         return found
 
-    version = call("no Landlock in this kernel (Linux 5.13 and newer)", libc.syscall, _CREATE_RULESET, None, 0, 1)
+    version = call(
+        "no Landlock in this kernel (Linux 5.13 and newer)", libc.syscall, _CREATE_RULESET, None, 0, 1
+    )
     handled = _EVERYTHING | sum(bit for since, bit in _SINCE.items() if version >= since)
     # Also TCP, and abstract sockets and signals to other processes: seccomp refuses them, too.
     ruleset = struct.pack("QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
-    rules = call("Landlock", libc.syscall, _CREATE_RULESET, ctypes.create_string_buffer(ruleset), len(ruleset), 0)
+    rules = call(
+        "Landlock", libc.syscall, _CREATE_RULESET, ctypes.create_string_buffer(ruleset), len(ruleset), 0
+    )
     readable = {
         sys.prefix,
         sys.base_prefix,
@@ -469,7 +479,9 @@ def isolate(folder: str, keeper: socket.socket) -> None:
     os.close(rules)
     instructions = b"".join(_filter(platform.machine()))
     code = ctypes.create_string_buffer(instructions)
-    program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(instructions) // 8, ctypes.addressof(code)))
+    program = ctypes.create_string_buffer(
+        struct.pack("HxxxxxxQ", len(instructions) // 8, ctypes.addressof(code))
+    )
     what = "no seccomp filters with a listener in this kernel"
     listener = call(what, libc.syscall, seccomp, _FILTER, _NEW_LISTENER, program)
     socket.send_fds(keeper, [b"1"], [listener])

@@ -119,7 +119,10 @@ class TaskResult:
             f"{task.name}, turn {turn}" if turn else task.name,
             score,
             score.centred(task.baseline),
-            {k: Score.of([pass_at_k(n, sum(r >= 1 for r in each.rewards), k) for each in scored]) for k in ks},
+            {
+                k: Score.of([pass_at_k(n, sum(r >= 1 for r in each.rewards), k) for each in scored])
+                for k in ks
+            },
             sum(each.tokens for each in scored) / (n * len(scored)),
             sum(each.truncated for each in scored) / (n * len(scored)),
             len(answered) - len(scored),
@@ -146,7 +149,10 @@ def evaluate_task(
     Before a later turn stands what the model itself has said, its first sample. UserError: no problem leaves space for
     an answer, or a reward misbehaves.
     """
-    asked = {(settings.seed, task.name, position): task.problem(position) for position in _positions(task, settings)}
+    asked = {
+        (settings.seed, task.name, position): task.problem(position)
+        for position in _positions(task, settings)
+    }
     turns: list[list[ScoredProblem | None]] = []
     while asked:
         answered = _answer(engine, chat, asked, settings, scorer or Scorer())
@@ -313,7 +319,9 @@ def evaluate_chat(
     made = [make_task(text, split=TEST)[0] for text in tasks]
     opened = open_model(folder, step, device)
     own = format_of(Path(folder), opened.tokenizer)
-    chat = ChatFormat(opened.tokenizer) if isinstance(own, PlainFormat) else own  # marks even where they mean nothing
+    chat = (
+        ChatFormat(opened.tokenizer) if isinstance(own, PlainFormat) else own
+    )  # marks even where they mean nothing
     with opened.autocast(), ModelEngine(opened.model, chat, max_batch_size=batch_size)() as engine:
         results: list[TaskResult] = []
         for task in made:

@@ -28,7 +28,10 @@ from danalab.tables import key_of
 VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "start": {
         "demo": ("AdamW and ADana side by side on real text, in minutes on a laptop CPU", "demo"),
-        "speedrun": ("train a chat model from text in one command: base, mid, sft, rl, scores, report", "speedrun"),
+        "speedrun": (
+            "train a chat model from text in one command: base, mid, sft, rl, scores, report",
+            "speedrun",
+        ),
     },
     "train": {
         "plan": ("print size, steps, learning rate, FLOPs and memory of a run; trains nothing", "plan"),
@@ -57,7 +60,10 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "data": ("prepare corpora as token shards, inspect them, train and evaluate tokenizers", "data"),
     },
     "more": {
-        "theory": ("study small power-law models on which the theory can be computed; writes figures", "theory"),
+        "theory": (
+            "study small power-law models on which the theory can be computed; writes figures",
+            "theory",
+        ),
         "slurm": ("write and submit a job script that requeues until the run's last step", "slurm"),
         "bench": ("benchmark speed on this machine, as ratios to named peers", "bench"),
     },
@@ -101,7 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # nor what a person types
     arguments = list(sys.argv[1:] if argv is None else argv)
-    end = arguments.index("--") if "--" in arguments else len(arguments)  # the words after it are another command's
+    end = (
+        arguments.index("--") if "--" in arguments else len(arguments)
+    )  # the words after it are another command's
     debug = "--debug" in arguments[:end]
     arguments = [a for a in arguments[:end] if a != "--debug"] + arguments[end:]
     try:
@@ -196,7 +204,9 @@ def _dispatch(arguments: list[str]) -> int:
     try:
         parsed = parse(flags_type, rest, prog=prog, description=_first_paragraph(run, module))
     except UserError as error:
-        if os.environ.get("RANK", "0") != "0":  # all ranks of torchrun have the same flags: one of them says it
+        if (
+            os.environ.get("RANK", "0") != "0"
+        ):  # all ranks of torchrun have the same flags: one of them says it
             raise FirstRankError(str(error)) from error
         raise
     if parsed.print_config:

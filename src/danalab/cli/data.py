@@ -108,7 +108,10 @@ def show_offer(flags: JsonFlags, name: str, inputs: tuple[str, ...] = ()) -> Non
     size = f"{plan.bytes / 1e9:,.3g} GB" if plan.bytes is not None else "of unknown size"
     rows = [("source", f"{plan.source} (licence: {plan.licence})"), ("repository", plan.repository)]
     if plan.checked:
-        rows += [("commit", plan.commit or "none: a local copy"), ("to read", f"{size} in {plan.files:,} files")]
+        rows += [
+            ("commit", plan.commit or "none: a local copy"),
+            ("to read", f"{size} in {plan.files:,} files"),
+        ]
     else:
         rows += [("to read", f"about {size}, as recorded in danalab; not checked: {plan.reason}")]
     for key, value in rows:
@@ -182,8 +185,12 @@ def train_tokenizer(flags: TrainTokenizerFlags) -> None:
     tokenizer = train_bpe(_up_to(source.iter_documents(), flags.max_mb * 1e6), flags.vocab_size)
     file = tokenizer.save(flags.out)
     print(source.reading_report(), file=sys.stderr)
-    if not flags.print_json({"path": str(file), "name": tokenizer.name, "fingerprint": tokenizer.fingerprint}):
-        path = flags.out if flags.out.name != str(flags.out) else f"./{flags.out}"  # a path, and no tokenizer's name
+    if not flags.print_json(
+        {"path": str(file), "name": tokenizer.name, "fingerprint": tokenizer.fingerprint}
+    ):
+        path = (
+            flags.out if flags.out.name != str(flags.out) else f"./{flags.out}"
+        )  # a path, and no tokenizer's name
         print(f"{file}: {tokenizer.name}, {tokenizer.n_tokens:,} ids; use it with --tokenizer {path}")
 
 
@@ -277,14 +284,19 @@ def validate(flags: ValidateFlags) -> int:
         print(result.as_text())
         if advice is not None:
             print(advice.as_text())
-    place = flags.results or (flags.path if flags.path.is_dir() else flags.path.parent) / "validation_results.json"
+    place = (
+        flags.results
+        or (flags.path if flags.path.is_dir() else flags.path.parent) / "validation_results.json"
+    )
     try:
         write_json(place, facts)
         print(f"results in {place}", file=sys.stderr)
     except OSError as error:
         if flags.results is not None:
             raise UserError(f"--results {place}: {error.strerror or error}") from error
-        print(f"results not written: {place}: {error.strerror or error}; give --results FILE", file=sys.stderr)
+        print(
+            f"results not written: {place}: {error.strerror or error}; give --results FILE", file=sys.stderr
+        )
     return 0 if result.valid else 1
 
 
@@ -306,10 +318,14 @@ def split(flags: SplitFlags) -> None:
     """Split a folder of arrays into train/ and val/ of symbolic links; nothing is copied or overwritten."""
     from danalab.data.array_split import split_arrays
 
-    made = split_arrays(flags.path, flags.output_path, val_ratio=flags.val_ratio, seed=flags.seed, by=flags.by)
+    made = split_arrays(
+        flags.path, flags.output_path, val_ratio=flags.val_ratio, seed=flags.seed, by=flags.by
+    )
     if flags.print_json(asdict(made)):
         return
-    inside = f" ({made.train_sequences:,} and {made.val_sequences:,} sequences)" if made.by == "sequence" else ""
+    inside = (
+        f" ({made.train_sequences:,} and {made.val_sequences:,} sequences)" if made.by == "sequence" else ""
+    )
     print(f"{made.train_dir}: {made.train_files:,} files; {made.val_dir}: {made.val_files:,} files{inside}")
 
 

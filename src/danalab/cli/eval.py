@@ -60,7 +60,9 @@ class Flags(JsonFlags, RunFlags):
 
 
 _MODES = {
-    **dict.fromkeys(("samples", "temperature", "max_tokens", "reward", "trust_model_code", "seed", "show"), ("tasks",)),
+    **dict.fromkeys(
+        ("samples", "temperature", "max_tokens", "reward", "trust_model_code", "seed", "show"), ("tasks",)
+    ),
     **dict.fromkeys(("num_fewshot", "chat"), ("lm_eval",)),
     "limit": ("tasks", "core", "lm_eval"),
     "data": ("split",),
@@ -82,7 +84,11 @@ def run(flags: Flags) -> None:
     for field in dataclasses.fields(flags):
         value, has_effect = getattr(flags, field.name), _MODES.get(field.name, (mode,))
         if mode not in has_effect and value != field.default:
-            way = f"not with {flag(mode)}" if mode != "split" else f"only with {' or '.join(map(flag, has_effect))}"
+            way = (
+                f"not with {flag(mode)}"
+                if mode != "split"
+                else f"only with {' or '.join(map(flag, has_effect))}"
+            )
             raise UserError(f"{flag(field.name)} {value}: {way}")
     _EVALUATIONS[mode](flags, run)
 
@@ -129,9 +135,13 @@ def _on_tasks(flags: Flags, run: Path) -> None:
     )
     if print_result(flags, run, result):
         return
-    print(f"{run}, step {result.step}: mean reward, centred on random answers, pass@k; standard errors of the problems")
+    print(
+        f"{run}, step {result.step}: mean reward, centred on random answers, pass@k; standard errors of the problems"
+    )
     for task in result.tasks:
-        passes = "".join(f"  pass@{k} {score.mean:.4f}" for k, score in task.passes.items() if flags.samples > 1)
+        passes = "".join(
+            f"  pass@{k} {score.mean:.4f}" for k, score in task.passes.items() if flags.samples > 1
+        )
         notes = f"; {task.truncated:.0%} cut off" if task.truncated else ""
         notes += f"; {task.skipped} without space for an answer left out" if task.skipped else ""
         print(
@@ -153,7 +163,9 @@ def _on_core(flags: Flags, run: Path) -> None:
         print(text, file=sys.stderr if flags.json else sys.stdout, flush=True)
 
     assert flags.core is not None
-    result = evaluate_core(run, flags.core, limit=flags.limit, step=flags.step, device=flags.device, report=report)
+    result = evaluate_core(
+        run, flags.core, limit=flags.limit, step=flags.step, device=flags.device, report=report
+    )
     if not print_result(flags, run, result):
         print(f"{run}, step {result.step}: CORE {result.core} over {len(result.tasks)} tasks")
 
@@ -166,7 +178,9 @@ def _on_harness(flags: Flags, run: Path) -> None:
     assert flags.lm_eval is not None
     chat = flags.chat if flags.chat is not None else open_run(run).config.get("stage") in CHAT_STAGES
     tasks = [task.strip() for task in flags.lm_eval.split(",") if task.strip()]
-    settings = {name: getattr(flags, name) for name in ("step", "num_fewshot", "limit", "batch_size", "device")}
+    settings = {
+        name: getattr(flags, name) for name in ("step", "num_fewshot", "limit", "batch_size", "device")
+    }
     result = evaluate_tasks(run, tasks, chat=chat, **settings)
     if print_result(flags, run, result):
         return

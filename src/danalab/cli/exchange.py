@@ -30,7 +30,9 @@ def export_model(flags: ExportFlags) -> None:
     done = export_run(run, flags.out, step=flags.step, dtype=flags.dtype, chat_template=template)
     if flags.print_json({**asdict(done), "folder": str(done.folder)}):
         return
-    print(f"{done.arch} of {done.params:,} parameters, step {done.step}, tokenizer {done.tokenizer or 'none'}")
+    print(
+        f"{done.arch} of {done.params:,} parameters, step {done.step}, tokenizer {done.tokenizer or 'none'}"
+    )
     if template is not None:
         print(TOOL)
     trust = " with trust_remote_code=True" if done.remote_code else ""
@@ -53,7 +55,9 @@ def import_model(flags: ImportFlags) -> None:
     log_to_stderr()
     done = import_folder(flags.source, flags.out)
     if not flags.print_json({**asdict(done), "folder": str(done.folder)}):
-        print(f"{done.arch} of {done.params:,} parameters, tokenizer {done.tokenizer or 'none'}; run in {done.folder}")
+        print(
+            f"{done.arch} of {done.params:,} parameters, tokenizer {done.tokenizer or 'none'}; run in {done.folder}"
+        )
 
 
 VERBS = {"export": (ExportFlags, export_model), "import": (ImportFlags, import_model)}

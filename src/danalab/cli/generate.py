@@ -53,16 +53,30 @@ def run(flags: Flags) -> None:
         raise UserError(f"--samples {flags.samples}: must be at least 1")
     if not abs(flags.seed) + flags.samples < 2**63:
         raise UserError(f"--seed {flags.seed}: must be below 2^63")
-    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "sliding_window")
+    names = (
+        "max_tokens",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+        "stop",
+        "sliding_window",
+    )
     settings = {name: getattr(flags, name) for name in names}
     SamplingParameters(**settings)  # raises before a model is loaded
     from danalab.serve.chat_model import open_text_generator
 
-    source, engine = flags.source(), {"weight_dtype": flags.weight_dtype, "batch_invariant": flags.batch_invariant}
+    source, engine = (
+        flags.source(),
+        {"weight_dtype": flags.weight_dtype, "batch_invariant": flags.batch_invariant},
+    )
     generator = open_text_generator(*source, flags.step, flags.tokenizer, flags.device, **engine)
     if flags.json:
         parameters = [SamplingParameters(seed=flags.seed + i, **settings) for i in range(flags.samples)]
-        samples = [asdict(each) for each in generator.complete_all([flags.prompt] * flags.samples, parameters)]
+        samples = [
+            asdict(each) for each in generator.complete_all([flags.prompt] * flags.samples, parameters)
+        ]
         run, folder = source
         where = {"run": str(run), "step": generator.step} if run is not None else {"from": str(folder)}
         print(json.dumps({**where, "prompt": flags.prompt, "samples": samples}))

@@ -75,7 +75,9 @@ def run(flags: Flags) -> int:
         lines = []
         for each in found.tuned:
             settings = " ".join(f"{key}={value}" for key, value in each.settings.items())
-            lines.append([each.opt, each.rung, settings, ", ".join(each.edges), str(each.trials), f"{each.loss:.4f}"])
+            lines.append(
+                [each.opt, each.rung, settings, ", ".join(each.edges), str(each.trials), f"{each.loss:.4f}"]
+            )
         print_table(["optimizer", "rung", "best settings", "at an edge", "trials", "loss"], lines, left=3)
     show_open_ends(found.failures, found.queued)
     for words in found.untuned:
@@ -98,7 +100,9 @@ def _chosen(flags: Flags, plan: "LadderPlan") -> "LadderPlan":
         changed["sizes"] = plan.sizes[: flags.sizes - len(changed["heads"])]
     if flags.horizons:
         sizes = changed.get("sizes", plan.sizes)
-        changed["sizes"] = tuple({key: value for key, value in size.items() if key != "horizons"} for size in sizes)
+        changed["sizes"] = tuple(
+            {key: value for key, value in size.items() if key != "horizons"} for size in sizes
+        )
         changed["horizons"] = flags.horizons
     return plan.model_copy(update=changed)
 
@@ -116,7 +120,9 @@ def _show_plan(flags: Flags, runner: "Runner", plan: "LadderPlan") -> int:
             repeats += len(plan.seeds) - 1
             cells += shown
             places += [f"{opt} {rung}"] * len(shown)
-    more = f"these are the trials; {repeats} runs with other seeds follow" if flags.executor == "slurm" else ""
+    more = (
+        f"these are the trials; {repeats} runs with other seeds follow" if flags.executor == "slurm" else ""
+    )
     return show_plan(flags, runner, cells, places, more)
 
 
@@ -133,7 +139,9 @@ def pack_ladders(flags: PackFlags) -> None:
     from danalab.experiments.rows import ladder_file, pack, read_ladder, read_runs
 
     rows = [
-        row for path in flags.ladders for row in (read_ladder if ladder_file(path) is not None else read_runs)(path)
+        row
+        for path in flags.ladders
+        for row in (read_ladder if ladder_file(path) is not None else read_runs)(path)
     ]
     file = pack(rows, flags.out)
     if not flags.print_json({"file": str(file), "runs": len(rows), "bytes": file.stat().st_size}):

@@ -49,7 +49,8 @@ def as_dict(name: str) -> dict[str, Any]:
         "learning_rates_to_try": rates_to_try(name),
         "learning_rate": {arch: _rate(arch, name) for arch in ARCHITECTURES},
         "settings": {
-            setting: {"default": what.default, "help": what.help} for setting, what in settings_of(name).items()
+            setting: {"default": what.default, "help": what.help}
+            for setting, what in settings_of(name).items()
         },
     }
 
@@ -102,7 +103,9 @@ def _print_one(name: str) -> None:
     decay = {"independent": "times the schedule factor only", "coupled": "times the learning rate"}
     print(f"{name}: {summary_of(name)}")
     print(f"weight decay: {decay[facts_of(name).decay]}")
-    print(f"learning rates to try on a small model: {', '.join(f'{rate:.2g}' for rate in rates_to_try(name))}")
+    print(
+        f"learning rates to try on a small model: {', '.join(f'{rate:.2g}' for rate in rates_to_try(name))}"
+    )
     for arch in ARCHITECTURES:
         rule = _rate(arch, name)
         print(f"learning rate on {arch}: {rule['formula']}: {rule['source']}")

@@ -33,7 +33,10 @@ class Flags(JsonFlags, TrainConfig):
         main=True,
     )
     step_tokens: Count | None = setting(
-        None, "With --params: tokens of an optimizer step, over all ranks.", main=True, aliases=("tokens-per-step",)
+        None,
+        "With --params: tokens of an optimizer step, over all ranks.",
+        main=True,
+        aliases=("tokens-per-step",),
     )
     gpu: str | None = setting(
         None, "Hours on this accelerator (h100, a100, ...); default on each that is known.", main=True
@@ -66,7 +69,13 @@ def run(flags: Flags) -> None:
         price = price or gpu.dollars_per_hour
     costs = None if price is None else {name: value * price for name, value in hours.items()}
     wall = {name: value / ranks for name, value in hours.items()}
-    told = {**planned.as_dict(), "memory_gib": memory, "gpu_hours": hours, "wall_hours": wall, "dollars": costs}
+    told = {
+        **planned.as_dict(),
+        "memory_gib": memory,
+        "gpu_hours": hours,
+        "wall_hours": wall,
+        "dollars": costs,
+    }
     told |= {"batch_size": config.batch_size, "acc_steps": config.acc_steps, "data": vocabulary.name}
     if flags.print_json(told):
         return
@@ -109,7 +118,11 @@ def _print_own_model(flags: Flags) -> None:
     """Rate, warm-up and weight decay for a model that is not ours; as for 20 tokens per parameter."""
     if flags.params is None or flags.step_tokens is None or flags.iterations is None:
         raise UserError("a model of your own needs all of --params, --tokens-per-step and --iterations")
-    opt, steps, omega = canonical_name(flags.opt), flags.iterations, OMEGA if flags.omega is None else flags.omega
+    opt, steps, omega = (
+        canonical_name(flags.opt),
+        flags.iterations,
+        OMEGA if flags.omega is None else flags.omega,
+    )
     lr, source = law_rate(flags.arch, opt, flags.params, flags.kappa, flags.step_tokens)
     rate = decay_lr(flags.arch, opt, lr, flags.params, flags.kappa, max(1, flags.step_tokens // 2048))
     decay, wd_ts = decay_of(opt, omega, steps, rate)
@@ -120,9 +133,13 @@ def _print_own_model(flags: Flags) -> None:
     if flags.print_json(told):
         return
     given = f"weight_decay={decay:.4g}" if wd_ts is None else f"omega={omega:g}, horizon={steps}"
-    print(f"model         {flags.params:,} parameters without embeddings, {flags.step_tokens:,} tokens per step")
+    print(
+        f"model         {flags.params:,} parameters without embeddings, {flags.step_tokens:,} tokens per step"
+    )
     print(f"optimizer     {opt}, peak lr {lr:.3e} ({source}); sweep 0.5, 1 and 2 times it")
-    print(f"length        {steps:,} steps, warm-up {warmup} steps; rate and decay as for 20 tokens per parameter")
+    print(
+        f"length        {steps:,} steps, warm-up {warmup} steps; rate and decay as for 20 tokens per parameter"
+    )
     print(f"weight decay  {_decay(decay, wd_ts, 0.0)}")
     print(f'in code       build_optimizer("{opt}", model, lr={lr:.3e}, {given})')
 
@@ -167,9 +184,14 @@ def _describe(config: TrainConfig) -> list[tuple[str, str]]:
     if model.learned_positions:
         parts += ", learned positions"
     if model.linear_attention is not None:
-        parts += f" in {model.attention_layers} layers and the delta rule in {len(model.linear_attention.layers)}"
+        parts += (
+            f" in {model.attention_layers} layers and the delta rule in {len(model.linear_attention.layers)}"
+        )
     rows = [
-        ("model", f"{model.arch}, {parts}, {model.n_layers} layers, d_model {model.d_model}, mlp {model.mlp_dim}"),
+        (
+            "model",
+            f"{model.arch}, {parts}, {model.n_layers} layers, d_model {model.d_model}, mlp {model.mlp_dim}",
+        ),
     ]
     if sparse is not None:
         shared = f" and {sparse.shared_dim // sparse.expert_dim} shared" if sparse.shared_dim else ""

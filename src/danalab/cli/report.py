@@ -63,7 +63,9 @@ def run(flags: Flags) -> None:
 
     folder = flags.ladder if flags.ladder.is_dir() else flags.ladder.parent
     found = analyse(read_ladder(flags.ladder), **flags.analysis())
-    page = None if flags.tables_only else write_report(found, flags.out or folder / "report", packed=flags.pack)
+    page = (
+        None if flags.tables_only else write_report(found, flags.out or folder / "report", packed=flags.pack)
+    )
     if flags.rules is not None:
         fitted_rules(found).write(flags.rules)
     if flags.print_json({**({} if page is None else {"report": str(page)}), **found.as_dict()}):

@@ -42,7 +42,9 @@ def run(flags: Flags) -> None:
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         steps = ("" if model.step is None else f" at step {model.step}" for model in models)
-        names = "; ".join(f"{m.name}{step}, context {m.context} tokens" for m, step in zip(models, steps, strict=True))
+        names = "; ".join(
+            f"{m.name}{step}, context {m.context} tokens" for m, step in zip(models, steps, strict=True)
+        )
         print(f"{names}: page {address}, API {address}/v1", flush=True)
         if not any(model.is_chat for model in models):
             print(BASE_MODEL, flush=True)
@@ -60,7 +62,9 @@ def open_models(flags: Flags) -> "list[ChatModel]":
         return [ModelFlags(folder=folders[0] if folders else None, **one).open(flags.name)]
     for name in ("run", "from_", "step", "name"):
         if getattr(flags, name) is not None:
-            raise UserError(f"--{name.rstrip('_')}: is about one model, and {len(folders)} run folders are given")
+            raise UserError(
+                f"--{name.rstrip('_')}: is about one model, and {len(folders)} run folders are given"
+            )
     named = {"/".join(folder.resolve().parts[-2:]): folder for folder in folders}
     if len(named) < len(folders):
         raise UserError("two of the run folders have the same name, with that of the folder around them")

@@ -42,8 +42,12 @@ def run(flags: Flags, rest: list[str]) -> int:
     runs = [_checked([*rest, *line], resources.ranks) for line in lines]
     [(usual, count)] = Counter(name for name, _ in runs).most_common(1)
     if count > 1:
-        raise UserError(f"--runs: {count} lines are the run {usual}; give each settings or a --name of its own")
-    name = flags.job_name or (runs[0][0] if len(runs) == 1 else f"{flags.runs.stem}" if flags.runs else "runs")
+        raise UserError(
+            f"--runs: {count} lines are the run {usual}; give each settings or a --name of its own"
+        )
+    name = flags.job_name or (
+        runs[0][0] if len(runs) == 1 else f"{flags.runs.stem}" if flags.runs else "runs"
+    )
     job = SlurmJob(name, [words for _, words in runs], resources, flags.log_dir, flags.setup, flags.at_once)
     if flags.dry_run:
         print(job.text(), end="")
@@ -63,7 +67,9 @@ def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
 
     config: TrainConfig = parse(TrainConfig, list(words), prog="danalab train", description="").flags
     if config.nproc not in (None, 1):
-        raise UserError(f"--nproc {config.nproc}: under SLURM the ranks are started by srun; give --gpus and --nodes")
+        raise UserError(
+            f"--nproc {config.nproc}: under SLURM the ranks are started by srun; give --gpus and --nodes"
+        )
     words = list(words)
     if ranks > 1 and config.distributed_backend is None:
         words += ["--distributed-backend", "fsdp" if config.expert_parallel else "ddp"]

@@ -26,7 +26,14 @@ def run(flags: Flags) -> int:
     """Train every run of a grid that is not finished; failures are listed at the end and do not stop the others."""
     from danalab.cli._shared.run_tables import show_plan, show_rows
     from danalab.experiments.cells import expand, parse_assignments, parse_fixed, read_grid
-    from danalab.experiments.runs import FIRST, Queued, at_multiplier, collect, find_rates, stopping_on_sigterm
+    from danalab.experiments.runs import (
+        FIRST,
+        Queued,
+        at_multiplier,
+        collect,
+        find_rates,
+        stopping_on_sigterm,
+    )
     from danalab.experiments.slurm import open_runner
     from danalab.train.callbacks.console import log_to_stderr
 

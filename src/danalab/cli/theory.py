@@ -19,7 +19,9 @@ def _command(flags_type: type[StudyFlags], place: str) -> Callable[[StudyFlags],
         studies = studies if isinstance(studies, list) else [studies]
         results = [{"study": s.name, "findings": s.findings, "files": s.save(flags.out)} for s in studies]
         if flags.json:
-            print(json.dumps(finite(results[0] if len(results) == 1 else {"studies": results}), allow_nan=False))
+            print(
+                json.dumps(finite(results[0] if len(results) == 1 else {"studies": results}), allow_nan=False)
+            )
             return
         for result in results:
             print(f"{result['study']}: {result['files']['png']}")

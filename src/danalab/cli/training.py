@@ -101,11 +101,17 @@ def ending(summary: dict[str, Any], folder: Path) -> str:
         words.append(f"train loss {summary['train/loss']:.4f}")
     if summary.get("val/loss") is not None:
         about = [] if summary.get("val/bpb") is None else [f"{summary['val/bpb']:.4f} bits/byte"]
-        if (share := summary.get("val/share")) is not None:  # evaluations before the last one read less, and so differ
+        if (
+            share := summary.get("val/share")
+        ) is not None:  # evaluations before the last one read less, and so differ
             part = f"{share:.1%} of the validation split; --final-eval-batches 0: all"
             about.append(f"over {'the whole validation split' if share >= 1 else part}")
         words.append(f"val loss {summary['val/loss']:.4f}" + (f" ({', '.join(about)})" if about else ""))
-    words += [f"{key} {summary[key]:.3f}" for key in summary if key.startswith("task/") and not key.endswith("_error")]
+    words += [
+        f"{key} {summary[key]:.3f}"
+        for key in summary
+        if key.startswith("task/") and not key.endswith("_error")
+    ]
     if summary.get("tokens_per_second"):
         words.append(f"{summary['tokens_per_second']:,.0f} tok/s")
     status, lines = summary.get("status"), [", ".join(words)]

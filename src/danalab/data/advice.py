@@ -101,14 +101,22 @@ def advise(result: Validation, *, divided: bool) -> Advice:
     vocab_size, batch = padded(result.vocab_size), max(1, _TOKENS_PER_STEP // seq_len)
     size = partial(_size, result, data, seq_len)
     enoki = [
-        size(f"enoki --heads {heads}", f"--batch-size {batch}", heads=heads, batch_size=batch, vocab_size=vocab_size)
+        size(
+            f"enoki --heads {heads}",
+            f"--batch-size {batch}",
+            heads=heads,
+            batch_size=batch,
+            vocab_size=vocab_size,
+        )
         for heads in _HEADS
     ]
     resonance = [
         size(
             f"resonance --size {name}",
             f"--batch-size {batch} --acc-steps {accumulation}",
-            model=ModelConfig(arch="resonance", **resonance_sizes(name), vocab_size=vocab_size, seq_len=seq_len),
+            model=ModelConfig(
+                arch="resonance", **resonance_sizes(name), vocab_size=vocab_size, seq_len=seq_len
+            ),
             batch_size=batch,
             acc_steps=accumulation,
         )
@@ -126,7 +134,9 @@ def advise(result: Validation, *, divided: bool) -> Advice:
     return Advice(prepare, shown, bool(fitting), least, recommended)
 
 
-def _size(result: Validation, data: str, seq_len: int, words: str, batch: str, **settings: Any) -> ModelSize | None:
+def _size(
+    result: Validation, data: str, seq_len: int, words: str, batch: str, **settings: Any
+) -> ModelSize | None:
     try:
         planned = plan(words.split()[0], _OPT, seq_len=seq_len, **settings)
     except UserError:

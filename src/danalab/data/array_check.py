@@ -32,7 +32,9 @@ def check_arrays(path: Path, result: Validation, options: CheckOptions) -> None:
     """Fill `result` from the arrays of a folder, or from a single one."""
     folder = path if path.is_dir() else path.parent
     by_split = files_by_split(folder)[0] if path.is_dir() else {"train": [path]}
-    result.errors += [Finding(split, "this split has no arrays") for split, paths in by_split.items() if not paths]
+    result.errors += [
+        Finding(split, "this split has no arrays") for split, paths in by_split.items() if not paths
+    ]
     if options.vocab_size is None and (folder / "tokenizer.json").is_file():
         result.vocab_size = load_tokenizer(folder).n_tokens
     files = [file for paths in by_split.values() for file in paths]
@@ -54,7 +56,9 @@ class ArrayChecks:
         self._repeats = result.warnings if options.allow_duplicates else result.errors
         self._counts = IdCounts(result.vocab_size)
         self._fingerprints = Fingerprints()
-        self._owners: list[tuple[str, np.ndarray]] = []  # (name, row numbers) of each file whose sequences are compared
+        self._owners: list[
+            tuple[str, np.ndarray]
+        ] = []  # (name, row numbers) of each file whose sequences are compared
         self._lengths: list[tuple[str, int]] = []
         self._seen: dict[object, str] = {}
 

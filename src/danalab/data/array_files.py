@@ -117,7 +117,9 @@ class ArrayScan:
 def scan_all(paths: Sequence[Path]) -> list[ArrayScan]:
     """Facts of each file, which is read once as long as it does not change; `UserError` for the first bad file."""
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(lambda path: _scan(path, path.stat().st_mtime_ns if path.exists() else 0), paths))
+        return list(
+            pool.map(lambda path: _scan(path, path.stat().st_mtime_ns if path.exists() else 0), paths)
+        )
 
 
 @lru_cache(maxsize=65536)
@@ -131,7 +133,9 @@ def _scan(path: Path, modified: int) -> ArrayScan:
         largest = max(largest, int(rows.max()))
         if rows.dtype.kind == "i" and int(rows.min()) < 0:
             row, column = divmod(int((rows < 0).argmax()), rows.shape[1])
-            raise BadArrayError(path, f"token id {rows[row, column]} at [{start + row}, {column}] is negative")
+            raise BadArrayError(
+                path, f"token id {rows[row, column]} at [{start + row}, {column}] is negative"
+            )
     return ArrayScan(len(array), array.shape[1], array.dtype.itemsize, largest, digest.hexdigest())
 
 
@@ -192,7 +196,9 @@ def blocks(path: Path, array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 def _read_npy(path: Path) -> np.ndarray:
     with open(path, "rb") as file:
         if file.read(6) != b"\x93NUMPY":
-            raise BadArrayError(path, "damaged, or bare ids without the header of a .npy; rename these to train.bin")
+            raise BadArrayError(
+                path, "damaged, or bare ids without the header of a .npy; rename these to train.bin"
+            )
     array = np.lib.format.open_memmap(path, mode="r")
     if extra := path.stat().st_size - array.offset - array.nbytes:
         raise BadArrayError(path, f"{extra} bytes more than its header says")
@@ -227,11 +233,17 @@ READERS: dict[str, Callable[[Path], np.ndarray]] = {".npy": _read_npy, ".npz": _
 
 def _check(path: Path, array: np.ndarray) -> None:
     if array.ndim != 2:
-        stream = "; streams of one dimension lie beside each other in a folder of their own" if array.ndim == 1 else ""
+        stream = (
+            "; streams of one dimension lie beside each other in a folder of their own"
+            if array.ndim == 1
+            else ""
+        )
         raise BadArrayError(path, f"its shape is {list(array.shape)}; it must be [sequences, length]{stream}")
     if array.dtype.kind not in "ui":
         bad = array.dtype.kind == "f" and not np.isfinite(array[:1024]).all()
-        raise BadArrayError(path, f"{array.dtype.name}, not integers{'; it has NaN or infinity' if bad else ''}")
+        raise BadArrayError(
+            path, f"{array.dtype.name}, not integers{'; it has NaN or infinity' if bad else ''}"
+        )
     if len(array) == 0:
         raise BadArrayError(path, "no sequences in it")
     if array.shape[1] < 2:

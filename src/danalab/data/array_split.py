@@ -58,7 +58,9 @@ def split_arrays(
     counts = _sequences(source)
     parts = list((_by_file if by == "file" else _by_sequence)(source, counts, val_ratio, seed))
     n_files = Counter(split for split, _, _ in parts)
-    n_rows = {split: sum(len(rows) for s, _, rows in parts if s == split and rows is not None) for split in SPLITS}
+    n_rows = {
+        split: sum(len(rows) for s, _, rows in parts if s == split and rows is not None) for split in SPLITS
+    }
     made = ArraySplit(
         str(out / "train"),
         str(out / "val"),
@@ -111,7 +113,9 @@ def _check_places(source: Path, out: Path) -> None:
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise UserError(f"--output-path {out}: exists and is not a folder")
     if out.is_dir() and any(out.iterdir()):
-        raise UserError(f"--output-path {out}: is not empty; nothing is overwritten: remove it or choose another")
+        raise UserError(
+            f"--output-path {out}: is not empty; nothing is overwritten: remove it or choose another"
+        )
 
 
 Part = tuple[str, Path, np.ndarray | None]
@@ -146,7 +150,9 @@ def _by_sequence(source: Path, counts: dict[Path, int], val_ratio: float, seed: 
     n_val = min(max(1, round(val_ratio * total)), total - 1)
     validates = np.zeros(total, bool)
     validates[Permutation(total, f"danalab division 1|{seed}".encode())(np.arange(n_val))] = True
-    for path, mine in zip(paths, np.split(validates, np.cumsum([counts[path] for path in paths])[:-1]), strict=True):
+    for path, mine in zip(
+        paths, np.split(validates, np.cumsum([counts[path] for path in paths])[:-1]), strict=True
+    ):
         for split, chosen in (("train", ~mine), ("val", mine)):
             if chosen.any():
                 yield split, path, np.flatnonzero(chosen)

@@ -161,7 +161,9 @@ class ArrayRows:
 
     def __init__(self, files: ArrayFiles, seq_len: int, name: str):
         if require_length(seq_len) > files.length:
-            raise UserError(f"{name}: sequences have {files.length} tokens; give --seq-len {files.length - 1} or less")
+            raise UserError(
+                f"{name}: sequences have {files.length} tokens; give --seq-len {files.length - 1} or less"
+            )
         self.n, self.seq_len = files.n, seq_len
         self._files = files
         self._width = min(seq_len + 1, files.length)
@@ -216,7 +218,9 @@ class ArrayFiles:
                     cache[number] = array
         if array.shape != (part.scan.sequences, part.scan.length):
             raise UserError(f"{part.path}: its shape changed after it was opened; start again")
-        if mapped and part.path.stat().st_size < array.nbytes:  # a read behind the file's end would kill the process
+        if (
+            mapped and part.path.stat().st_size < array.nbytes
+        ):  # a read behind the file's end would kill the process
             raise UserError(f"{part.path}: truncated since the data set was opened")
         return array
 

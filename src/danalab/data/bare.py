@@ -106,7 +106,9 @@ class BareFiles(Layout):
     def matches(cls, folder: Path) -> bool:
         names = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
         arrays = [path for path in names if path.suffix == ".npy"]
-        ends = arrays[:1] + arrays[-1:]  # both, as one may be damaged: arrays of rows then report the flat one
+        ends = (
+            arrays[:1] + arrays[-1:]
+        )  # both, as one may be damaged: arrays of rows then report the flat one
         return any(is_stream(path) for path in names if path.suffix == ".bin") or (
             bool(ends) and all(map(is_stream, ends))
         )
@@ -141,7 +143,9 @@ class BareFiles(Layout):
     def _check(self, shard: Shard, scan: Scan, encoding: BareEncoding | None) -> None:
         """Refuse ids that the encoding lacks, or whose type was not told and must be another."""
         if scan.wider and not self._told(shard.path):
-            raise UserError(f"{shard.path}: its ids look like uint32, read as uint16; {_say_type(shard.path)}")
+            raise UserError(
+                f"{shard.path}: its ids look like uint32, read as uint16; {_say_type(shard.path)}"
+            )
         if encoding is not None:
             _check_range(shard, scan, encoding)
 
@@ -151,12 +155,16 @@ class BareFiles(Layout):
     def open(self, split: str) -> Dataset:
         if split not in self.files:
             there = ", ".join(self.files)
-            raise UserError(f"{self.folder}: no split '{split}' (no {split}.bin beside it); there are: {there}")
+            raise UserError(
+                f"{self.folder}: no split '{split}' (no {split}.bin beside it); there are: {there}"
+            )
         shards = [self._open(path) for path in self.files[split]]
         for shard in shards:
             if shard.dtype != shards[0].dtype:
                 first = shards[0]
-                raise UserError(f"{shard.path}: {shard.dtype.name}, but {first.path.name} is {first.dtype.name}")
+                raise UserError(
+                    f"{shard.path}: {shard.dtype.name}, but {first.path.name} is {first.dtype.name}"
+                )
         scans = scan_all(shards)
         encoding = self.known or (_GPT2 if shards[0].dtype.itemsize == 2 else None)
         if encoding is None:  # as for arrays: all ids of the folder
@@ -214,7 +222,9 @@ def _scan(shard: Shard, modified: int) -> Scan:
             ids = np.frombuffer(block, shard.dtype)
             least, largest = min(least, int(ids.min())), max(largest, int(ids.max()))
             odd = max(odd, int(ids[1::2].max(initial=0)))
-    headerless = shard.offset == 0 and shard.dtype.itemsize == 2 and not shard.path.with_suffix(".idx").exists()
+    headerless = (
+        shard.offset == 0 and shard.dtype.itemsize == 2 and not shard.path.with_suffix(".idx").exists()
+    )
     upper = odd < (1 if shard.n_tokens < 1024 else 32) and largest > 1000 * odd and shard.n_tokens >= 16
     return Scan(least, largest, digest.hexdigest(), headerless and upper)
 
@@ -290,7 +300,9 @@ def open_tokens(path: Path, told: Any) -> Shard:
             file.seek(0)
             shape, dtype = _npy_header(path, file)
             if len(shape) != 1 or dtype.kind not in "ui":
-                raise UserError(f"{path}: {dtype.name} of shape {list(shape)}; it must be integers of one dimension")
+                raise UserError(
+                    f"{path}: {dtype.name} of shape {list(shape)}; it must be integers of one dimension"
+                )
             return _of_size(path, file.tell(), dtype, shape[0], size)
     index = path.with_suffix(".idx")
     if index.exists():
@@ -299,10 +311,14 @@ def open_tokens(path: Path, told: Any) -> Shard:
     if magic in _LLMC_TYPES:
         return _of_size(path, _LLMC_BYTES, np.dtype(_LLMC_TYPES[magic]), count, size)
     if told is None:
-        raise UserError(f"{path}: the type of its ids is unknown, as it has no header; {_say_type(path)} (or uint16)")
+        raise UserError(
+            f"{path}: the type of its ids is unknown, as it has no header; {_say_type(path)} (or uint16)"
+        )
     raw = np.dtype(told).newbyteorder("<")
     if size == 0 or size % raw.itemsize:
-        raise UserError(f"{path}: {size} bytes is not a whole number of {raw} tokens: truncated, or another type")
+        raise UserError(
+            f"{path}: {size} bytes is not a whole number of {raw} tokens: truncated, or another type"
+        )
     return Shard(path, 0, raw, size // raw.itemsize)
 
 
@@ -310,7 +326,9 @@ def _of_size(path: Path, offset: int, dtype: np.dtype, count: int, size: int) ->
     expected = offset + count * dtype.itemsize
     if size != expected or count <= 0:
         problem = "truncated" if size < expected else "too long" if size > expected else "empty"
-        raise UserError(f"{path}: {problem}: {size} bytes; its header says {expected} ({count} tokens of {dtype.name})")
+        raise UserError(
+            f"{path}: {problem}: {size} bytes; its header says {expected} ({count} tokens of {dtype.name})"
+        )
     return Shard(path, offset, dtype, count)
 
 
@@ -318,10 +336,14 @@ def _npy_header(path: Path, file: BinaryIO) -> tuple[Sequence[int], np.dtype]:
     """(shape, type); `file` is left at the first id."""
     try:
         version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        read = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
         shape, _, dtype = read(file)
     except Exception as error:  # numpy's parser raises almost anything
-        raise UserError(f"{path}: no .npy header ({first_line(error)}); rename a file of bare ids to .bin") from error
+        raise UserError(
+            f"{path}: no .npy header ({first_line(error)}); rename a file of bare ids to .bin"
+        ) from error
     return shape, dtype
 
 
@@ -333,7 +355,9 @@ def _read_index(path: Path, index: Path, size: int) -> Shard:
             raise UserError(f"{index}: not an index of Megatron (MMIDIDX), which must describe {path.name}")
         _, version, code, sequences, _ = _INDEX.unpack(head)
         if version != 1 or code not in _INDEX_TYPES:
-            raise UserError(f"{index}: version {version}, type {code}; version 1 with a type of integers is read")
+            raise UserError(
+                f"{index}: version {version}, type {code}; version 1 with a type of integers is read"
+            )
         if sequences * 12 > os.fstat(file.fileno()).st_size:
             raise UserError(f"{index}: truncated: {sequences} sequences")
         lengths = np.fromfile(file, "<i4", sequences).astype(np.int64)

@@ -61,11 +61,16 @@ class Compression:
         return self.bytes / self.reference_tokens if self.reference_tokens else None
 
 
-def measure(tokenizer: Tokenizer, texts: dict[str, str], reference: Tokenizer | None = None) -> list[Compression]:
+def measure(
+    tokenizer: Tokenizer, texts: dict[str, str], reference: Tokenizer | None = None
+) -> list[Compression]:
     """Compression of each text (none of them empty), and the reference's."""
     return [
         Compression(
-            name, len(text.encode()), len(tokenizer.encode(text)), len(reference.encode(text)) if reference else None
+            name,
+            len(text.encode()),
+            len(tokenizer.encode(text)),
+            len(reference.encode(text)) if reference else None,
         )
         for name, text in texts.items()
     ]

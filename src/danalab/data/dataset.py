@@ -83,7 +83,9 @@ class Dataset:
     def set_cache(self, budget: int) -> None:
         """Set the memory for files that cannot be memory-mapped [bytes]; no effect on other files."""
 
-    def batches(self, *, seed: int, global_batch: int, seq_len: int, rank: int = 0, world_size: int = 1) -> Batches:
+    def batches(
+        self, *, seed: int, global_batch: int, seq_len: int, rank: int = 0, world_size: int = 1
+    ) -> Batches:
         """Training batches: `batches[step]` is (inputs, targets), int64 [global_batch / world_size, seq_len].
 
         Args:

@@ -59,7 +59,9 @@ def _checked(pairs: list[tuple[str, float]], text: str) -> list[tuple[str, float
 def block_counts(weights: Sequence[float], block: int = BLOCK) -> list[int]:
     """Number of sequences from each source in a block: shares rounded to integers by largest remainder."""
     if not all(0 < weight < float("inf") for weight in weights):
-        raise UserError(f"weights are {', '.join(f'{weight:g}' for weight in weights)}; each must be positive")
+        raise UserError(
+            f"weights are {', '.join(f'{weight:g}' for weight in weights)}; each must be positive"
+        )
     exact = [block * weight / sum(weights) for weight in weights]
     counts = [int(share) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])
@@ -88,7 +90,9 @@ class MixedDataset(Dataset):
         self._counts = block_counts(self.weights)
         named = zip(parts, self._counts, strict=True)
         shares = " + ".join(f"{part.path.name}:{count / BLOCK:g}" for part, count in named)
-        identity = "\n".join(f"{part.fingerprint} {count}" for part, count in zip(parts, self._counts, strict=True))
+        identity = "\n".join(
+            f"{part.fingerprint} {count}" for part, count in zip(parts, self._counts, strict=True)
+        )
         super().__init__(
             Path(shares),
             parts[0].split,
@@ -98,12 +102,19 @@ class MixedDataset(Dataset):
             fingerprint=hashlib.sha256(f"mixture 1\n{identity}".encode()).hexdigest(),
             max_ids=[part.max_id for part in parts],
             tokenizer_name=vocabulary.tokenizer_name,
-            open_split=lambda split: MixedDataset([part.open_split(split) for part in self.parts], self.weights),
+            open_split=lambda split: MixedDataset(
+                [part.open_split(split) for part in self.parts], self.weights
+            ),
             sequence_length=vocabulary.sequence_length,
         )
-        self.n_tokens, self.n_files = sum(part.n_tokens for part in parts), sum(part.n_files for part in parts)
+        self.n_tokens, self.n_files = (
+            sum(part.n_tokens for part in parts),
+            sum(part.n_files for part in parts),
+        )
         self.name, self.least_vocab_size = vocabulary.name, vocabulary.least_vocab_size
-        self.location = ",".join(f"{part.location}:{share:g}" for part, share in zip(parts, self.weights, strict=True))
+        self.location = ",".join(
+            f"{part.location}:{share:g}" for part, share in zip(parts, self.weights, strict=True)
+        )
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -120,7 +131,9 @@ class MixedDataset(Dataset):
         sources = [part.sequences(seed, seq_len) for part in self.parts]
         for source in sources:
             if source.per_epoch < 1:
-                raise UserError(f"{source.name}: shorter than one sequence of {seq_len} tokens; take a smaller seq-len")
+                raise UserError(
+                    f"{source.name}: shorter than one sequence of {seq_len} tokens; take a smaller seq-len"
+                )
         key = f"danalab mixture 1|{self.fingerprint}|{seed}".encode()
         return MixedSequences(sources, self._counts, key, self.title)
 
@@ -160,7 +173,9 @@ class MixedSequences:
 
     def _compute_block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """(source, rank among its sequences of the block) of each position."""
-        jitter = Permutation(self._size, self._key + f"|{number}".encode())(np.arange(self._size)) / self._size
+        jitter = (
+            Permutation(self._size, self._key + f"|{number}".encode())(np.arange(self._size)) / self._size
+        )
         owner = np.repeat(np.arange(len(self._counts)), self._counts)
         rank = np.concatenate([np.arange(count) for count in self._counts])
         order = np.argsort((rank + jitter) / self._counts[owner], kind="stable")
@@ -177,10 +192,14 @@ class MixedSequences:
 
     def take(self, spans: Iterable[Span]) -> TokenBatch:
         source, position = self._all_positions(spans)
-        return _gather(source, self.seq_len, lambda number, mine: self._sources[number].take(_runs(position[mine])))
+        return _gather(
+            source, self.seq_len, lambda number, mine: self._sources[number].take(_runs(position[mine]))
+        )
 
     def _all_positions(self, spans: Iterable[Span]) -> tuple[np.ndarray, ...]:
-        return tuple(np.concatenate(arrays) for arrays in zip(*itertools.starmap(self.positions, spans), strict=True))
+        return tuple(
+            np.concatenate(arrays) for arrays in zip(*itertools.starmap(self.positions, spans), strict=True)
+        )
 
 
 def _runs(positions: np.ndarray) -> list[Span]:

@@ -148,7 +148,9 @@ def find_dataset(
     if not (source.ready or only_planned):
         more = " --input PATH..." if source is TextSource else ""
         command = f"danalab data prepare {source.name}{more} --tokenizer {wanted} --out {folder}"
-        raise UserError(f"{folder}: not prepared yet; run {command}, or train on text that is here: --data stdlib")
+        raise UserError(
+            f"{folder}: not prepared yet; run {command}, or train on text that is here: --data stdlib"
+        )
     return PreparationPlan(source.name, wanted, folder)
 
 
@@ -191,7 +193,11 @@ def vocabulary_of(data: str | Path, tokenizer: str | Path | None = None) -> Voca
         if size := requested_size(planned.tokenizer):
             facts = planned.tokenizer, padded(size), padded(size), eos_of_size(size)
         else:  # GPT-2's tables may have to be fetched
-            made = Gpt2Tokenizer if planned.tokenizer == Gpt2Tokenizer.name else load_tokenizer(planned.tokenizer)
+            made = (
+                Gpt2Tokenizer
+                if planned.tokenizer == Gpt2Tokenizer.name
+                else load_tokenizer(planned.tokenizer)
+            )
             facts = made.name, padded(made.n_tokens), padded(made.n_tokens), made.specials[made.eos]
         return VocabularyInfo(planned.folder.name, *facts)
 

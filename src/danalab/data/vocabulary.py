@@ -51,5 +51,7 @@ def merge_vocabularies(parts: Sequence[Vocabulary]) -> VocabularyInfo:
         vocab_size=max(part.vocab_size for part in parts),
         least_vocab_size=max(part.least_vocab_size for part in parts),
         eos_id=first.eos_id,
-        sequence_length=min((part.sequence_length for part in parts if part.sequence_length is not None), default=None),
+        sequence_length=min(
+            (part.sequence_length for part in parts if part.sequence_length is not None), default=None
+        ),
     )

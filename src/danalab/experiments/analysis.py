@@ -13,7 +13,13 @@ import numpy as np
 from danalab.errors import UserError, nearest
 from danalab.experiments.horizon import HorizonAnalysis, analyse_horizons
 from danalab.experiments.loss_laws import LossLaw, LossPoints, fit_joint_laws
-from danalab.experiments.rate_laws import LEAST_SIZES, LRLaw, SharedCurvature, fit_lr_law, fit_shared_curvature
+from danalab.experiments.rate_laws import (
+    LEAST_SIZES,
+    LRLaw,
+    SharedCurvature,
+    fit_lr_law,
+    fit_shared_curvature,
+)
 from danalab.experiments.rows import Row, is_usable, validation_points
 from danalab.experiments.saving import Gain, Saved, Shifts, compute_gain, compute_saved, interpolated_saving
 from danalab.experiments.statistics import Interval
@@ -210,7 +216,9 @@ def _notes(found: Analysis) -> list[str]:
         )
     if found.convention == "exact":
         unknown = dict.fromkeys(row["opt"] for row in usable if row.get("optimizer_flops") is None)
-        notes += [f"{opt}: FLOPs of the optimizer itself are unknown; only the model's count" for opt in unknown]
+        notes += [
+            f"{opt}: FLOPs of the optimizer itself are unknown; only the model's count" for opt in unknown
+        ]
     for opt in found.opts:
         tuned = found.at(opt)
         if edges := [f"{each.params:,}" for each in tuned if each.at_edge]:

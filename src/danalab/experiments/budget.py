@@ -60,7 +60,9 @@ def _dial(trials: Sequence[Row], name: str) -> Dial | None:
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in trials:
         follow = {"weight_decay", "wd_ts", name} if name == "lr" else {name}
-        groups[as_text({key: value for key, value in settings_of(row).items() if key not in follow})].append(row)
+        groups[as_text({key: value for key, value in settings_of(row).items() if key not in follow})].append(
+            row
+        )
 
     def rank(rows: list[Row]) -> tuple[int, float]:
         losses = [row["final_loss"] for row in rows if is_usable(row)]
@@ -75,5 +77,7 @@ def _dial(trials: Sequence[Row], name: str) -> Dial | None:
     best = value_of(usable[int(np.argmin(losses))], name)
     numbers = all(isinstance(value, (int, float)) for value in tried.values())
     values = sorted(tried.values()) if numbers else list(tried.values())
-    at_edge = numbers and len(values) >= (2 if name == "lr" else LEAST_VALUES) and best in (values[0], values[-1])
+    at_edge = (
+        numbers and len(values) >= (2 if name == "lr" else LEAST_VALUES) and best in (values[0], values[-1])
+    )
     return Dial(name, tuple(values), best, at_edge, float(np.median(losses) - min(losses)))

@@ -119,7 +119,9 @@ def typed_value(key: str, value: Any) -> Any:
             word = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(word.lower(), word)
         # Path, str, Literal["..."]: text, but "none" means automatic where the field has that.
         is_text = any(kind in (str, Path) or get_origin(kind) is Literal for kind in kinds)
-        automatic = type(None) in kinds and word.lower() == "none" and not any("none" in get_args(k) for k in kinds)
+        automatic = (
+            type(None) in kinds and word.lower() == "none" and not any("none" in get_args(k) for k in kinds)
+        )
         if is_text and not automatic:
             value = expand_paths(word, field_types(TrainConfig)[key])  # pyright: ignore[reportArgumentType]
         else:
@@ -172,7 +174,11 @@ def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]], list[di
         raise UserError(f"{path}: fixed and grid are mappings, runs is a list")
     if not all(isinstance(run, dict) for run in runs):
         raise UserError(f"{path}: each of runs is a mapping of settings")
-    return fixed, {key: values if isinstance(values, list) else [values] for key, values in grid.items()}, runs
+    return (
+        fixed,
+        {key: values if isinstance(values, list) else [values] for key, values in grid.items()},
+        runs,
+    )
 
 
 def _settings(loaded: Mapping[Any, Any], file: Path, names: Sequence[str] = ()) -> dict[str, Any]:
@@ -195,7 +201,9 @@ def _typed(name: str, value: Any, file: Path) -> Any:
     typed = typed_value(name, value)
     if name in PATH_SETTINGS and isinstance(typed, str):
         if not (path := file.parent / typed).exists():
-            raise UserError(f"{file}: {name} is {typed}; {path} does not exist (paths are relative to the file)")
+            raise UserError(
+                f"{file}: {name} is {typed}; {path} does not exist (paths are relative to the file)"
+            )
         return str(path)
     if name in ("data", "tokenizer", "opt") and isinstance(typed, str):
         return ",".join(_beside(file, part) for part in typed.split(","))
@@ -212,7 +220,11 @@ def expand(
     grid: Mapping[str, Sequence[Any]], fixed: Mapping[str, Any], runs: Sequence[Mapping[str, Any]] = ()
 ) -> list[Cell]:
     """All runs of a grid (every combination, the last key fastest) and of a list."""
-    for settings in (fixed, *runs, *({key: value} for key, values in grid.items() for value in values or [None])):
+    for settings in (
+        fixed,
+        *runs,
+        *({key: value} for key, values in grid.items() for value in values or [None]),
+    ):
         for key, value in settings.items():
             _require_field(key, value)
     for key in fixed:
@@ -237,11 +249,16 @@ def expand(
         values = {key: comparable(key, value) for key, value in (_DEFAULTS | settings).items()}
         same = json.dumps(values, sort_keys=True)
         if same in seen:
-            raise UserError(f"the run {name_of(varied)} appears twice; 1 and 1.0, adana and ADana are the same value")
+            raise UserError(
+                f"the run {name_of(varied)} appears twice; 1 and 1.0, adana and ADana are the same value"
+            )
         seen.add(same)
         cells.append(Cell(name_of(varied), settings))
     counts = Counter(cell.name for cell in cells)
-    return [cell if counts[cell.name] == 1 else replace(cell, name=_hashed(cell.name, cell.settings)) for cell in cells]
+    return [
+        cell if counts[cell.name] == 1 else replace(cell, name=_hashed(cell.name, cell.settings))
+        for cell in cells
+    ]
 
 
 def comparable(key: str, value: Any) -> str | None:
@@ -264,9 +281,13 @@ def _require_field(key: str, value: Any) -> None:
     current = key.replace("-", "_")
     if key not in known and not any(current in settings_of(name) for name in list_optimizers()):
         hint = nearest(key, known)
-        raise UserError(f"the grid has the unknown key '{key}'{hint}; keys are flags of danalab train and of --opt")
+        raise UserError(
+            f"the grid has the unknown key '{key}'{hint}; keys are flags of danalab train and of --opt"
+        )
     if isinstance(value, str) and is_number(key):
-        raise UserError(f"{flag(key)} {value}: {'true or false' if bool in _kinds(key) else 'a number'} is expected")
+        raise UserError(
+            f"{flag(key)} {value}: {'true or false' if bool in _kinds(key) else 'a number'} is expected"
+        )
     if isinstance(value, float) and is_number(key) and float not in _kinds(key):
         raise UserError(f"{flag(key)} {value:g}: a whole number is expected")
 

@@ -90,7 +90,9 @@ def read_curve(folder: Path) -> RunCurve:
     if not points:
         raise UserError(f"{folder}: no validation loss in metrics.jsonl; was --eval-interval reached?")
     points = [point for point in points if point["tokens"] > 0] or points
-    steps, tokens, losses = (np.array([point[key] for point in points]) for key in ("step", "tokens", "val/loss"))
+    steps, tokens, losses = (
+        np.array([point[key] for point in points]) for key in ("step", "tokens", "val/loss")
+    )
     model = np.array([point.get("flops") or point["tokens"] for point in points], float)
     own = optimizer_flops_of(settings["opt"], settings, int(steps[-1])) or 0.0
     compute = model + own * steps / max(int(steps[-1]), 1)
@@ -145,7 +147,9 @@ def named_apart(curves: Sequence[RunCurve], folders: Sequence[Path]) -> list[Run
             raise UserError(f"{folders[i]}: named twice")
     names = [curve.name for curve in curves]
     pairs = zip(curves, folders, strict=True)
-    return [curve if names.count(curve.name) == 1 else replace(curve, name=str(folder)) for curve, folder in pairs]
+    return [
+        curve if names.count(curve.name) == 1 else replace(curve, name=str(folder)) for curve, folder in pairs
+    ]
 
 
 def comparison_table(rows: Sequence[ComparedRun]) -> Table:
@@ -187,8 +191,13 @@ def limits(rows: Sequence[ComparedRun]) -> list[str]:
     if len(params) > 1:
         found.append(f"models of different sizes, {params[0]:,} to {params[-1]:,} parameters")
     if len(tokens) > 1:
-        found.append(f"runs of different lengths, {tokens[0]:,} to {tokens[-1]:,} tokens: longer runs end lower")
-    seeds = {opt: len({row.seed for row in rows if row.opt == opt}) for opt in dict.fromkeys(row.opt for row in rows)}
+        found.append(
+            f"runs of different lengths, {tokens[0]:,} to {tokens[-1]:,} tokens: longer runs end lower"
+        )
+    seeds = {
+        opt: len({row.seed for row in rows if row.opt == opt})
+        for opt in dict.fromkeys(row.opt for row in rows)
+    }
     single = [opt for opt, count in seeds.items() if count == 1]
     if single and len(rows) > 1:
         whose = "per optimizer" if len(single) == len(seeds) else f"of {', '.join(single)}"
@@ -202,7 +211,11 @@ def write_comparison(curves: Sequence[RunCurve], rows: Sequence[ComparedRun], ou
 
     out.mkdir(parents=True, exist_ok=True)
     baseline = next(curve for curve, row in zip(curves, rows, strict=True) if row.is_baseline)
-    lines = [f"# Runs compared with {baseline.name}", "", as_markdown(comparison_table(rows), ". ".join(limits(rows)))]
+    lines = [
+        f"# Runs compared with {baseline.name}",
+        "",
+        as_markdown(comparison_table(rows), ". ".join(limits(rows))),
+    ]
     for axis in ("tokens", "compute"):
         save_figure(lambda axis=axis: loss_figure(curves, axis, baseline), out / f"loss-{axis}")
         lines += [f"![Validation loss against {axis}](loss-{axis}.svg)", ""]
@@ -210,7 +223,9 @@ def write_comparison(curves: Sequence[RunCurve], rows: Sequence[ComparedRun], ou
     return out / "compare.md"
 
 
-def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunCurve | None = None) -> "Figure":
+def loss_figure(
+    curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunCurve | None = None
+) -> "Figure":
     """Validation loss against tokens or compute; runs that differ in the seed alone are a mean with a band.
 
     The baseline's last evaluation is a dotted line, so that crossings are visible.
@@ -225,14 +240,22 @@ def loss_figure(curves: Sequence[RunCurve], axis: str = "tokens", baseline: RunC
         losses = np.array([run.losses[:length] for run in runs])
         style: Any = styles[drawn[opt] % len(styles)]
         drawn[opt] += 1
-        drawing.band(axes, getattr(runs[0], axis)[:length], losses, optimizer_color(opt), label=label, linestyle=style)
+        drawing.band(
+            axes, getattr(runs[0], axis)[:length], losses, optimizer_color(opt), label=label, linestyle=style
+        )
     if baseline is not None:
         label = f"{baseline.opt}'s last evaluation"
         axes.axhline(
-            float(baseline.losses[-1]), color=optimizer_color(baseline.opt), linestyle=":", linewidth=1, label=label
+            float(baseline.losses[-1]),
+            color=optimizer_color(baseline.opt),
+            linestyle=":",
+            linewidth=1,
+            label=label,
         )
     axes.set_xscale("log")
-    drawing.zoom(axes, [float(curve.losses[-1]) for curve in curves], max(float(curve.losses[0]) for curve in curves))
+    drawing.zoom(
+        axes, [float(curve.losses[-1]) for curve in curves], max(float(curve.losses[0]) for curve in curves)
+    )
     if axis == "tokens":
         drawing.counts(axes.xaxis)
     drawing.legend(figure)
@@ -248,7 +271,10 @@ def lr_figure(curves: Sequence[RunCurve]) -> "Figure":
         runs = sorted((curve for curve in curves if curve.opt == opt), key=lambda run: run.settings["lr"])
         label = f"{opt} ({len(runs)} trial{'s' * (len(runs) > 1)})"
         axes.plot(
-            [run.settings["lr"] for run in runs], [run.losses[-1] for run in runs], label=label, **drawing.look(opt)
+            [run.settings["lr"] for run in runs],
+            [run.losses[-1] for run in runs],
+            label=label,
+            **drawing.look(opt),
         )
     axes.set_xscale("log")
     drawing.legend(figure)
@@ -265,7 +291,11 @@ def _by_settings(curves: Sequence[RunCurve]) -> dict[str, list[RunCurve]]:
     named = {}
     for key, runs in groups.items():
         words = [key[0]]
-        forms = (lambda n: f"{short(n)} parameters", lambda lr: f"lr {lr:.3g}", lambda n: f"{short(n)} tokens")
+        forms = (
+            lambda n: f"{short(n)} parameters",
+            lambda lr: f"lr {lr:.3g}",
+            lambda n: f"{short(n)} tokens",
+        )
         for place, form in enumerate(forms, start=1):
             if len({other[place] for other in keys if other[0] == key[0]}) > 1:
                 words.append(form(key[place]))

@@ -59,14 +59,18 @@ def run_demo(config: DemoConfig) -> Demo:
     trials = [_cell(config, data, opt, lr, seed=0) for opt, rates in TRIALS.items() for lr in rates]
     with stopping_on_sigterm(), Runner(config.out, config.jobs) as runner:
         losses = runner.train(trials, "learning-rate trials")
-        best = [min((c for c in trials if c.settings["opt"] == opt), key=lambda c: losses[c.name]) for opt in TRIALS]
+        best = [
+            min((c for c in trials if c.settings["opt"] == opt), key=lambda c: losses[c.name])
+            for opt in TRIALS
+        ]
         tuned = [(cell.settings["opt"], cell.settings["lr"]) for cell in best]
         repeats = [_cell(config, data, *each, seed=seed) for each in tuned for seed in range(1, config.seeds)]
         runner.train(repeats, "more seeds at the best learning rates")
         for name, reason in runner.failures.items():
             raise UserError(f"run {config.out / 'runs' / name} {reason}")
     curves, finals = (
-        [read_curve(config.out / "runs" / cell.name) for cell in cells] for cells in (trials, [*best, *repeats])
+        [read_curve(config.out / "runs" / cell.name) for cell in cells]
+        for cells in (trials, [*best, *repeats])
     )
     page = config.out / "report.md"
     demo = Demo(compare(finals, finals[0].name), compare(curves, finals[0].name), page)

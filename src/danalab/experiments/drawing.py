@@ -87,7 +87,11 @@ def shades(count: int) -> list[Any]:
 
 
 def group(
-    axes: Axes, opt: str, groups: Iterable[tuple[float, Sequence[float] | np.ndarray]], label: str, **line: Any
+    axes: Axes,
+    opt: str,
+    groups: Iterable[tuple[float, Sequence[float] | np.ndarray]],
+    label: str,
+    **line: Any,
 ) -> None:
     """Means of groups of values, with bars from the lowest to the highest; hollow for single values."""
     groups = list(groups)
@@ -159,7 +163,11 @@ def legend(figure: Figure, *, laws: bool = False, unknown: str = "") -> None:
         handles[unknown] = Line2D([], [], linestyle="", marker="o", color=soft(), markerfacecolor=paper)
     if handles:
         room = max(int(figure.get_figwidth() / (0.45 + 0.07 * max(map(len, handles)))), 1)
-        place: dict[str, Any] = {"loc": "outside upper left", "ncols": min(room, len(handles)), "handlelength": 2.4}
+        place: dict[str, Any] = {
+            "loc": "outside upper left",
+            "ncols": min(room, len(handles)),
+            "handlelength": 2.4,
+        }
         figure.legend([*handles.values()], [*handles], **place)
 
 

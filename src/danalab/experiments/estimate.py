@@ -80,9 +80,17 @@ def token_rate(tokens_per_second: float) -> Rate:
 
 def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
     """The measured rate of finished runs; None without any."""
-    timed = [row for row in rows if row.get("final_loss") is not None and row.get("device_hours") and row.get("flops")]
-    speeds = [(row["flops"] + (row.get("optimizer_flops") or 0)) / (row["device_hours"] * 3600) for row in timed]
-    seen = [(row["opt"], row["params"], row.get("batch"), speed) for row, speed in zip(timed, speeds, strict=True)]
+    timed = [
+        row
+        for row in rows
+        if row.get("final_loss") is not None and row.get("device_hours") and row.get("flops")
+    ]
+    speeds = [
+        (row["flops"] + (row.get("optimizer_flops") or 0)) / (row["device_hours"] * 3600) for row in timed
+    ]
+    seen = [
+        (row["opt"], row["params"], row.get("batch"), speed) for row, speed in zip(timed, speeds, strict=True)
+    ]
     if not seen:
         return None
 
@@ -138,7 +146,9 @@ def check_optimizers(cells: Sequence[Cell]) -> None:
     model = build_model(ModelConfig("enoki", 8, 1, 1, 8, 16, 16, 8), seed=0)
     checked: set[str] = set()
     for cell in cells:
-        key = repr(sorted((name, value) for name, value in cell.settings.items() if name not in _SIZES_AND_SEEDS))
+        key = repr(
+            sorted((name, value) for name, value in cell.settings.items() if name not in _SIZES_AND_SEEDS)
+        )
         if key not in checked:
             checked.add(key)
             spec = _resolved(cell.config(Path(cell.name)))

@@ -53,7 +53,9 @@ def curves_figure(found: Analysis) -> Figure | None:
                 continue
             length = min(map(len, losses))
             runs = np.array([loss[:length] for loss in losses])
-            drawing.band(axes, tokens[0][:length], runs, optimizer_color(each.opt), label=each.opt, linewidth=1.3)
+            drawing.band(
+                axes, tokens[0][:length], runs, optimizer_color(each.opt), label=each.opt, linewidth=1.3
+            )
             finals.append(float(runs[:, -1].mean()))
             firsts.append(float(runs[:, 0].max()))
             starts.append(float(tokens[0][min(3, length - 1)]))
@@ -77,7 +79,13 @@ def lr_law_figure(found: Analysis) -> Figure | None:
     for opt in found.opts:
         points, color = found.at(opt), optimizer_color(opt)
         tried = [(each.non_emb_params, rate) for each in points for rate in each.rates]
-        small: dict[str, Any] = {"linestyle": "", "markersize": 2.2, "alpha": 0.5, "marker": "o", "color": color}
+        small: dict[str, Any] = {
+            "linestyle": "",
+            "markersize": 2.2,
+            "alpha": 0.5,
+            "marker": "o",
+            "color": color,
+        }
         axes.plot([x for x, _ in tried], [y for _, y in tried], **small)
         sizes = [float(each.non_emb_params) for each in points]
         axes.plot(sizes, [each.lr for each in points], linestyle="", label=opt, **drawing.look(opt))
@@ -111,7 +119,9 @@ def sensitivity_figure(found: Analysis) -> Figure | None:
                 seen += above
                 axes.plot(x, above, label=opt, linewidth=1.1, **drawing.look(opt))
         top = min(max(seen), TALLEST * float(np.median([y for y in seen if y > 0] or [1.0])))
-        axes.set(xscale="log", title=f"{short(params)} parameters", xlabel="multiplier of the learning-rate law")
+        axes.set(
+            xscale="log", title=f"{short(params)} parameters", xlabel="multiplier of the learning-rate law"
+        )
         axes.set_ylim(-0.05 * top, 1.08 * top)
         drawing.counts(axes.xaxis, words=fraction)
         if drawing.is_leftmost(axes):
@@ -177,7 +187,9 @@ def multiplier_figure(found: Analysis) -> Figure | None:
 
 def _draw_multipliers(axes: Axes, horizon: HorizonAnalysis, params: int) -> None:
     """One size: points with intervals, and the law's line over the size's horizons."""
-    axes.axhline(1, color=optimizer_color(horizon.baseline), linewidth=1.4, label=f"{horizon.baseline} (baseline)")
+    axes.axhline(
+        1, color=optimizer_color(horizon.baseline), linewidth=1.4, label=f"{horizon.baseline} (baseline)"
+    )
     opts = list(dict.fromkeys(each.opt for each in horizon.multipliers))
     for position, opt in enumerate(opts):
         mine = [each for each in horizon.multipliers if (each.opt, each.params) == (opt, params)]
@@ -207,7 +219,9 @@ def horizon_loss_figure(found: Analysis) -> Figure | None:
             law = horizon.law
             if law is not None and opt in law.slopes and params in law.floors and len(mine) > 1:
                 f = np.geomspace(min(each.horizon for each in mine), max(each.horizon for each in mine), 60)
-                axes.plot(f, [law(opt, params, each) for each in f], color=optimizer_color(opt), linewidth=1.2)
+                axes.plot(
+                    f, [law(opt, params, each) for each in f], color=optimizer_color(opt), linewidth=1.2
+                )
         axes.set(title=f"{short(params)} parameters", xlabel="horizon f = tokens / (20 parameters)")
         axes.set(xscale="log", yscale="log")
         drawing.counts(axes.xaxis, words=fraction)
@@ -226,7 +240,11 @@ def kappa_figure(found: Analysis) -> Figure | None:
     for row in filter(is_usable, found.rows):
         value, clip = value_of(row, "kappa"), value_of(row, "clipsnr")
         if value is not None:
-            words = [row["opt"], *([] if clip is None else [f"clipsnr {clip:g}"]), f"{short(row['params'])} parameters"]
+            words = [
+                row["opt"],
+                *([] if clip is None else [f"clipsnr {clip:g}"]),
+                f"{short(row['params'])} parameters",
+            ]
             lines[", ".join(words)][float(value)].append(row)
     lines = {words: values for words, values in lines.items() if len(values) >= LEAST_VALUES}
     if not lines:
@@ -239,8 +257,14 @@ def kappa_figure(found: Analysis) -> Figure | None:
         opt = next(iter(values.values()))[0]["opt"]
         points = [(value, _best_losses(rows)) for value, rows in sorted(values.items())]
         bests += [float(np.mean(losses)) for _, losses in points]
-        drawing.group(axes, opt, points, words, linestyle=next(styles) if len(lines) > 1 else "-", linewidth=1.2)
-    base = [each for each in found.at(found.baseline) if found.baseline not in {words.split(",")[0] for words in lines}]
+        drawing.group(
+            axes, opt, points, words, linestyle=next(styles) if len(lines) > 1 else "-", linewidth=1.2
+        )
+    base = [
+        each
+        for each in found.at(found.baseline)
+        if found.baseline not in {words.split(",")[0] for words in lines}
+    ]
     if base:
         color = optimizer_color(found.baseline)
         axes.axhline(base[0].loss, color=color, linewidth=1.2, linestyle=":", label=found.baseline)

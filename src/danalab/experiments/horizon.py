@@ -35,7 +35,15 @@ from danalab.experiments.tuning import Redraw, Tuned, horizon_of
 LEAST_HORIZONS = 3
 """Horizons of the baseline at one size at least: its curve has three coefficients."""
 _BOUND = 100  # token multipliers beyond it are given as bounds: their digits are those of one processor
-_SHARES = (0.3, 0.6, 0.8, 0.9, 0.95, 0.98, 0.995)  # starting values of F, as shares of the least loss of the size
+_SHARES = (
+    0.3,
+    0.6,
+    0.8,
+    0.9,
+    0.95,
+    0.98,
+    0.995,
+)  # starting values of F, as shares of the least loss of the size
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,9 @@ class HorizonLaw:
         return (math.log(base) - math.log(mine)) / self.slopes[self.baseline] if mine > 0 else math.inf
 
 
-def fit_horizon_law(points: Sequence[HorizonPoint], baseline: str, start: HorizonLaw | None = None) -> HorizonLaw:
+def fit_horizon_law(
+    points: Sequence[HorizonPoint], baseline: str, start: HorizonLaw | None = None
+) -> HorizonLaw:
     """Fit the law by least squares of log losses, weighted by the number of seeds; from `start`, or a grid of F.
 
     UserError: too few horizons of the baseline, or of a contender.
@@ -135,7 +145,11 @@ def fit_horizon_law(points: Sequence[HorizonPoint], baseline: str, start: Horizo
         level = np.linalg.lstsq(linear * weight[:, None], excess * weight, rcond=None)[0]
         return np.concatenate([np.full(n_sizes, math.log(share / (1 - share))), level])
 
-    starts = [started(share) for share in _SHARES] if start is None else [_theta(start, sizes, opts, floor, centre)]
+    starts = (
+        [started(share) for share in _SHARES]
+        if start is None
+        else [_theta(start, sizes, opts, floor, centre)]
+    )
     least_squares = import_extra("scipy.optimize", "the law of the horizon").least_squares
     fits = [least_squares(residuals, theta, method="trf", max_nfev=400) for theta in starts]
     best = min(fits, key=lambda fit: fit.cost)
@@ -149,15 +163,21 @@ def fit_horizon_law(points: Sequence[HorizonPoint], baseline: str, start: Horizo
 
 def _check(points: Sequence[HorizonPoint], baseline: str, sizes: Sequence[int], opts: Sequence[str]) -> None:
     rungs = {(point.opt, point.params, point.horizon) for point in points}
-    horizons = {opt: max(sum(rung[:2] == (opt, params) for rung in rungs) for params in sizes) for opt in opts}
+    horizons = {
+        opt: max(sum(rung[:2] == (opt, params) for rung in rungs) for params in sizes) for opt in opts
+    }
     if horizons[baseline] < LEAST_HORIZONS:
-        raise UserError(f"the law needs {LEAST_HORIZONS} horizons of {baseline} at one size, not {horizons[baseline]}")
+        raise UserError(
+            f"the law needs {LEAST_HORIZONS} horizons of {baseline} at one size, not {horizons[baseline]}"
+        )
     lacking = [opt for opt in opts if horizons[opt] < 2]
     if lacking:
         raise UserError(f"{', '.join(lacking)}: an exponent needs two horizons at one size")
 
 
-def _theta(law: HorizonLaw, sizes: Sequence[int], opts: Sequence[str], floor: np.ndarray, centre: float) -> np.ndarray:
+def _theta(
+    law: HorizonLaw, sizes: Sequence[int], opts: Sequence[str], floor: np.ndarray, centre: float
+) -> np.ndarray:
     """The search parameters of a law at these points."""
     share = np.clip([law.floors[params] for params in sizes] / floor, 1e-6, 1 - 1e-6)
     moved = centre - math.log(law.centre)
@@ -215,12 +235,17 @@ class HorizonAnalysis:
     def equal_budgets(self) -> bool:
         """Whether every optimizer had as many trials on as many dials as every other, on each rung."""
         rungs = {(each.params, each.horizon) for each in self.budgets}
-        return len(rungs) == len({(each.params, each.horizon, each.trials, len(each.dials)) for each in self.budgets})
+        return len(rungs) == len(
+            {(each.params, each.horizon, each.trials, len(each.dials)) for each in self.budgets}
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but points, for JSON."""
         budgets = [{**asdict(each), "edges": each.edges} for each in self.budgets]
-        own = asdict(replace(self, points=[], budgets=[])) | {"equal_budgets": self.equal_budgets, "budgets": budgets}
+        own = asdict(replace(self, points=[], budgets=[])) | {
+            "equal_budgets": self.equal_budgets,
+            "budgets": budgets,
+        }
         return {name: value for name, value in own.items() if name != "points"}
 
 
@@ -247,9 +272,13 @@ def analyse_horizons(
     analysis = HorizonAnalysis(baseline, points, budgets, tests=paired_tests(paired_runs(tuned, baseline)))
     rungs = {(each.params, each.horizon) for each in points if each.opt == baseline}
     kept = [i for i, each in enumerate(points) if (each.params, each.horizon) in rungs]
-    lone = {each.opt for each in points} - {points[i].opt for i in kept if several[points[i].opt, points[i].params] > 1}
+    lone = {each.opt for each in points} - {
+        points[i].opt for i in kept if several[points[i].opt, points[i].params] > 1
+    }
     if lone:
-        analysis.notes.append(f"{', '.join(sorted(lone))}: fewer than two horizons beside {baseline}'s; in no exponent")
+        analysis.notes.append(
+            f"{', '.join(sorted(lone))}: fewer than two horizons beside {baseline}'s; in no exponent"
+        )
     kept = [i for i in kept if points[i].opt not in lone]
     try:
         law = fit_horizon_law([points[i] for i in kept], baseline)
@@ -356,7 +385,16 @@ def multiplier_table(horizon: HorizonAnalysis) -> Table:
             ]
         )
     base = horizon.baseline
-    return ["optimizer", "parameters", "f", "loss", f"{base}'s loss", "multiplier", "95% interval", "seeds"], lines
+    return [
+        "optimizer",
+        "parameters",
+        "f",
+        "loss",
+        f"{base}'s loss",
+        "multiplier",
+        "95% interval",
+        "seeds",
+    ], lines
 
 
 def pair_table(horizon: HorizonAnalysis) -> Table:
@@ -372,7 +410,9 @@ def budget_table(horizon: HorizonAnalysis) -> Table:
     lines = []
     for opt in dict.fromkeys(each.opt for each in horizon.budgets):
         mine = [each for each in horizon.budgets if each.opt == opt]
-        edges = [f"f={each.horizon:.3g} {each.params:,}: {', '.join(each.edges)}" for each in mine if each.edges]
+        edges = [
+            f"f={each.horizon:.3g} {each.params:,}: {', '.join(each.edges)}" for each in mine if each.edges
+        ]
         gains: dict[str, list[float]] = {}
         for dial in (dial for each in mine for dial in each.dials):
             gains.setdefault(dial.name, []).append(dial.gain)

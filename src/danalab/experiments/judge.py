@@ -88,7 +88,9 @@ def read_contestant(text: str) -> Contestant:
 # ---- the test ----
 def log_bayes_factor(n: Any, ratio: Any) -> Any:
     """log B_n of t^2 / (n - 1) = ratio, the mean over the priors; numbers or arrays."""
-    logs = [0.5 * n * (np.log1p(ratio) - np.log1p(ratio / (1 + n * g))) - 0.5 * np.log1p(n * g) for g in PRIORS]
+    logs = [
+        0.5 * n * (np.log1p(ratio) - np.log1p(ratio / (1 + n * g))) - 0.5 * np.log1p(n * g) for g in PRIORS
+    ]
     return np.logaddexp.reduce(logs) - math.log(len(PRIORS))
 
 
@@ -177,7 +179,9 @@ def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None
     track = get_track(config.track if config.data is None else OWN_DATA + config.data, config.steps)
     sides = (read_contestant(config.baseline), read_contestant(config.contender))
     if sides[0].digest == sides[1].digest:
-        raise UserError(f"contestant '{sides[1].label}': is the same optimizer with the same settings as the baseline")
+        raise UserError(
+            f"contestant '{sides[1].label}': is the same optimizer with the same settings as the baseline"
+        )
     question = {
         "track": track.name,
         "steps": track.steps,
@@ -193,7 +197,9 @@ def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None
             return Verdict(**{**known, "rates": tuple(row["rates"])})
     with workers(config.jobs) as pool:
         verdict = _Judgement(config, track, sides, pool, report).verdict()
-    _add_line(config.ledger / "judge.jsonl", {"question": question, **asdict(verdict), "danalab": __version__})
+    _add_line(
+        config.ledger / "judge.jsonl", {"question": question, **asdict(verdict), "danalab": __version__}
+    )
     return verdict
 
 
@@ -231,7 +237,9 @@ class _Judgement:
                 differences.append(losses[1] - losses[0])
                 low, high = interval(differences, self._config.alpha)
                 now = f"mean {fmean(differences):+.4f} [{low:+.4f}, {high:+.4f}]"
-                self._report(f"seed {seed}: {baseline.label} {losses[0]:.4f}, {contender.label} {losses[1]:.4f}; {now}")
+                self._report(
+                    f"seed {seed}: {baseline.label} {losses[0]:.4f}, {contender.label} {losses[1]:.4f}; {now}"
+                )
                 if decide(differences, self._config.alpha, self._config.difference) != UNDECIDED:
                     break
         except _BudgetSpent:
@@ -298,13 +306,17 @@ class _Judgement:
         for place in missing:
             i, lr, seed = wanted[place]
             side = sides[i]
-            futures[place] = self._pool.submit(_make_run, track.name, track.steps, side.opt, lr, seed, side.settings)
+            futures[place] = self._pool.submit(
+                _make_run, track.name, track.steps, side.opt, lr, seed, side.settings
+            )
         for place, future in futures.items():
             label = sides[wanted[place][0]].label
             try:
                 made: ProblemRun | str = future.result()
             except BrokenExecutor:
-                raise UserError(f"contestant '{label}': a process of its runs died; the same command goes on") from None
+                raise UserError(
+                    f"contestant '{label}': a process of its runs died; the same command goes on"
+                ) from None
             row: dict[str, Any] = {"run": keys[place], "contestant": label}
             if isinstance(made, str):
                 raise UserError(f"contestant '{label}': {made}")
@@ -315,7 +327,9 @@ class _Judgement:
         return [self._known[key] for key in keys]
 
 
-def _make_run(track: str, steps: int, opt: str, lr: float, seed: int, settings: dict[str, Any]) -> ProblemRun | str:
+def _make_run(
+    track: str, steps: int, opt: str, lr: float, seed: int, settings: dict[str, Any]
+) -> ProblemRun | str:
     """A run in this process, or why it failed."""
     try:
         return train(get_track(track, steps), opt, lr, seed, settings)
@@ -328,7 +342,8 @@ def _steps_saved(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> floa
     if not pairs or any(run["loss"] is None for pair in pairs for run in pair):
         return None
     base, other = (
-        ([run["steps"][1:] for run in side], [run["losses"][1:] for run in side]) for side in zip(*pairs, strict=True)
+        ([run["steps"][1:] for run in side], [run["losses"][1:] for run in side])
+        for side in zip(*pairs, strict=True)
     )
     return compute_saved(*base, *other, n_bootstrap=0).saved
 

@@ -120,7 +120,9 @@ class Search:
         return min(loss for _, loss in self.tried.values())
 
 
-def search(losses: Losses, multipliers: Sequence[float], dials: Mapping[str, Sequence[Any]], most: int) -> Search:
+def search(
+    losses: Losses, multipliers: Sequence[float], dials: Mapping[str, Sequence[Any]], most: int
+) -> Search:
     """The best multiplier and dials, by exactly `most` trials where there are so many to make."""
     middle = sorted(multipliers)[len(multipliers) // 2]
     found = Search(losses, {RATE: middle, **{name: values[0] for name, values in dials.items()}}, most)
@@ -192,7 +194,9 @@ def _tune(
     """Trials, then more seeds at the best settings; None where every trial failed."""
 
     def cell(settings: Settings, seed: int) -> Cell:
-        return plan.cell(opt, rung, settings[RATE], seed, {k: v for k, v in settings.items() if k != RATE}, place)
+        return plan.cell(
+            opt, rung, settings[RATE], seed, {k: v for k, v in settings.items() if k != RATE}, place
+        )
 
     def losses(trials: Sequence[Settings]) -> list[float]:
         seeds = plan.seeds[: plan.trial_seeds]
@@ -204,7 +208,9 @@ def _tune(
     found = search(losses, multipliers, plan.dials_of(opt), plan.trials_of(opt))
     if math.isinf(found.loss):
         return None
-    runner.train([cell(found.best, seed) for seed in plan.seeds[plan.trial_seeds :]], f"{opt} at {rung}, more seeds")
+    runner.train(
+        [cell(found.best, seed) for seed in plan.seeds[plan.trial_seeds :]], f"{opt} at {rung}, more seeds"
+    )
     edges = [name for name in found.best if found.is_at_edge(name)]
     tried = [(settings, None if math.isinf(loss) else loss) for settings, loss in found.tried.values()]
     return TunedRung(opt, str(rung), found.best, found.loss, len(tried), edges, tried)

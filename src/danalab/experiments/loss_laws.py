@@ -64,7 +64,9 @@ class LossLaw:
     def __call__(self, *x: ArrayLike) -> np.ndarray:
         """Loss at compute C, or at (N, D) for chinchilla."""
         columns = columns_of(self.kind, x)
-        return np.asarray(self.E + sum(A * c**-alpha for (A, alpha), c in zip(self.terms, columns, strict=True)))
+        return np.asarray(
+            self.E + sum(A * c**-alpha for (A, alpha), c in zip(self.terms, columns, strict=True))
+        )
 
     def compute_for(self, loss: float) -> float:
         """Compute at which the law is at `loss`; infinite at or below E. For laws of compute."""
@@ -74,12 +76,16 @@ class LossLaw:
             return math.inf
         # Between where one term alone makes up the excess over E, and where each makes up a share of it.
         terms = [term for term in self.terms if term[0] > 0]
-        low, high = (max(math.log(n * A / (loss - self.E)) / alpha for A, alpha in terms) for n in (1, len(terms)))
+        low, high = (
+            max(math.log(n * A / (loss - self.E)) / alpha for A, alpha in terms) for n in (1, len(terms))
+        )
         if not -300 < low <= high < 300:  # so that ratios are floats, too
             return math.inf
         if low < high:
             brentq = import_extra("scipy.optimize", "the inverse of a law").brentq
-            low = brentq(lambda log_c: float(self(math.exp(log_c))) - loss, low - 1e-6, high + 1e-6, xtol=1e-12)
+            low = brentq(
+                lambda log_c: float(self(math.exp(log_c))) - loss, low - 1e-6, high + 1e-6, xtol=1e-12
+            )
         return math.exp(low)
 
 
@@ -178,7 +184,9 @@ def fit_joint_laws(
         for name, law in zip(curves, fitted, strict=True)
     ]
     rng = np.random.default_rng(seed)
-    redrawn = [each.loss * np.exp(draw(rng, n_bootstrap)) for each, (draw, _) in zip(data, scatter, strict=True)]
+    redrawn = [
+        each.loss * np.exp(draw(rng, n_bootstrap)) for each, (draw, _) in zip(data, scatter, strict=True)
+    ]
     samples = []
     for i in range(n_bootstrap):
         drawn = [LossPoints(each.columns, losses[i]) for each, losses in zip(data, redrawn, strict=True)]
@@ -210,13 +218,18 @@ def _interval(name: str, value: float, drawn: Sequence[float], freedom: float, l
     return interval(float(logs[0]), logs[1:], freedom, level).exp()
 
 
-def _best_laws(data: Sequence[LossPoints], kind: str, start: Sequence[LossLaw] | None = None) -> list[LossLaw]:
+def _best_laws(
+    data: Sequence[LossPoints], kind: str, start: Sequence[LossLaw] | None = None
+) -> list[LossLaw]:
     """The best laws with one E for all, from near ones, or else from a grid of starting points."""
     floor = min(float(each.loss.min()) for each in data)
     # Scaled to a geometric mean of 1, amplitudes and exponents hardly depend on each other.
     scales = [np.array([np.exp(np.mean(np.log(column))) for column in each.columns]) for each in data]
     logs = [np.log(np.stack(each.columns, 1) / scale) for each, scale in zip(data, scales, strict=True)]
-    x, y = np.concatenate(logs), np.log(np.concatenate([each.loss for each in data]))  # [points, terms], [points]
+    x, y = (
+        np.concatenate(logs),
+        np.log(np.concatenate([each.loss for each in data])),
+    )  # [points, terms], [points]
     which = np.repeat(np.arange(len(data)), [len(each.loss) for each in data])
 
     def unpack(theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -250,7 +263,9 @@ def _best_laws(data: Sequence[LossPoints], kind: str, start: Sequence[LossLaw] |
     laws = []
     for i, each in enumerate(data):
         alphas = np.exp(terms[i, :, 1])
-        fitted = list(zip((np.exp(terms[i, :, 0]) * scales[i] ** alphas).tolist(), alphas.tolist(), strict=True))
+        fitted = list(
+            zip((np.exp(terms[i, :, 0]) * scales[i] ** alphas).tolist(), alphas.tolist(), strict=True)
+        )
         if kind == "broken":
             fitted.sort(key=lambda term: -term[1])  # terms are ordered by exponent
         own, spread = errors[which == i], float(np.var(np.log(each.loss)))
@@ -260,7 +275,9 @@ def _best_laws(data: Sequence[LossPoints], kind: str, start: Sequence[LossLaw] |
     return laws
 
 
-def _starts(data: Sequence[LossPoints], logs: Sequence[np.ndarray], floor: float, kind: str) -> list[np.ndarray]:
+def _starts(
+    data: Sequence[LossPoints], logs: Sequence[np.ndarray], floor: float, kind: str
+) -> list[np.ndarray]:
     """For each of some E, straight lines through the logarithm of the excess; a second term with some exponents."""
     starts = []
     for share, second in itertools.product(SHARES, EXPONENTS if KINDS[kind] == 2 else (0.0,)):

@@ -49,7 +49,9 @@ class Comparison:
         }
 
 
-def compare_optimizers(config: CompareConfig, report: Callable[[str], None] = lambda line: None) -> Comparison:
+def compare_optimizers(
+    config: CompareConfig, report: Callable[[str], None] = lambda line: None
+) -> Comparison:
     """Search, repeat, draw and write everything into `config.out`.
 
     UserError: an unknown problem, or no optimizer can take part.
@@ -98,7 +100,9 @@ def results_table(results: Sequence[Result]) -> Table:
     """A line for each result, the best of each problem first."""
     rows = []
     for result in sorted(results, key=lambda result: (result.problem, fmean(result.losses))):
-        spread = f"{min(result.losses):.4g} to {max(result.losses):.4g}" if len(result.losses) > 1 else "one seed"
+        spread = (
+            f"{min(result.losses):.4g} to {max(result.losses):.4g}" if len(result.losses) > 1 else "one seed"
+        )
         best = result.best[0]
         loss = f"{fmean(result.losses):.4g}"
         rows.append((result.problem, result.opt, loss, spread, f"{best.lr:.2g}", f"{best.ms_per_step:.2f}"))
@@ -121,7 +125,10 @@ def _write(config: CompareConfig, found: Comparison) -> None:
         "does, not which is best for a large model.",
         "A quick look: the runs are far too short to judge by." if config.quick else "",
         as_markdown(results_table(found.results)),
-        *(f"- {each.name}: {each.title}; {each.steps} steps; measured: {each.unit}" for each in found.problems),
+        *(
+            f"- {each.name}: {each.title}; {each.steps} steps; measured: {each.unit}"
+            for each in found.problems
+        ),
         *(f"- left out: {key}. {why}" for key, why in found.refused.items()),
         "",
     ]
@@ -147,7 +154,9 @@ def curves_figure(found: Comparison) -> Figure:
             steps = result.best[0].steps
             middle = np.exp(np.log(losses).mean(axis=0)) if problem.log else losses.mean(axis=0)
             axes.plot(steps, middle, color=color, label=f"{result.opt}, lr {result.best[0].lr:.2g}")
-            axes.fill_between(steps, losses.min(axis=0), losses.max(axis=0), color=color, alpha=0.18, linewidth=0)
+            axes.fill_between(
+                steps, losses.min(axis=0), losses.max(axis=0), color=color, alpha=0.18, linewidth=0
+            )
         axes.set(title=problem.title, xlabel="optimizer steps", ylabel=problem.unit)
         if problem.log:
             axes.set(xscale="log", yscale="log")
@@ -167,9 +176,15 @@ def lr_figure(found: Comparison) -> Figure:
             finite = [run for run in result.trials if math.isfinite(run.loss)]
             look: dict[str, Any] = {"color": optimizer_color(result.opt), "marker": "o"}
             axes.plot(
-                [run.lr for run in finite], [run.loss for run in finite], markersize=3.5, label=result.opt, **look
+                [run.lr for run in finite],
+                [run.loss for run in finite],
+                markersize=3.5,
+                label=result.opt,
+                **look,
             )
-            axes.plot([result.best[0].lr], [result.best[0].loss], markersize=8, markerfacecolor="none", **look)
+            axes.plot(
+                [result.best[0].lr], [result.best[0].loss], markersize=8, markerfacecolor="none", **look
+            )
         axes.set(title=problem.title, xlabel="peak learning rate", ylabel=f"at the end: {problem.unit}")
         axes.set(xscale="log", yscale="log" if problem.log else "linear")
         axes.legend()

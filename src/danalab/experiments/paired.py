@@ -73,7 +73,9 @@ def paired_runs(tuned: Sequence[Tuned], baseline: str) -> list[PairedRuns]:
             common = [(mine[s], theirs[s]) for s in sorted(mine.keys() & theirs.keys())]
             if common:
                 f = horizon_of(each.runs[0])
-                pairs.append(PairedRuns(first, second, each.params, f, tuple(common), each.runs[0].get("batch") or 0))
+                pairs.append(
+                    PairedRuns(first, second, each.params, f, tuple(common), each.runs[0].get("batch") or 0)
+                )
     return pairs
 
 
@@ -133,4 +135,14 @@ def tests_table(tests: Sequence[PairedTest]) -> Table:
         for test in tests
     ]
     needed, batch = f"seeds for {POWER:.0%} power", ["batch"] if several else []
-    return ["pair", "parameters", "f", *batch, "difference [nats]", "95% interval", "p value", "seeds", needed], lines
+    return [
+        "pair",
+        "parameters",
+        "f",
+        *batch,
+        "difference [nats]",
+        "95% interval",
+        "p value",
+        "seeds",
+        needed,
+    ], lines

@@ -93,7 +93,9 @@ class LadderPlan(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> "LadderPlan":
         if not self.sizes and not self.heads:
-            raise ValueError("no sizes, such as heads: [2, 3] or sizes: [{d_model: 64, n_layers: 2, n_heads: 2}]")
+            raise ValueError(
+                "no sizes, such as heads: [2, 3] or sizes: [{d_model: 64, n_layers: 2, n_heads: 2}]"
+            )
         for name in ("opts", "sizes", "heads", "multipliers", "seeds", "horizons"):
             values = [comparable("opt", value) if name == "opts" else value for value in getattr(self, name)]
             if any(value in values[:i] for i, value in enumerate(values)):
@@ -105,12 +107,16 @@ class LadderPlan(BaseModel):
                     raise ValueError(f"{key} has '{name}'{nearest(name, known)}, which is not in opts")
         for name, variant in self.variants.items():
             if "opt" not in variant:
-                raise ValueError(f"variants: {name} has no opt, such as {{{name}: {{opt: adana, kappa: 0.75}}}}")
+                raise ValueError(
+                    f"variants: {name} has no opt, such as {{{name}: {{opt: adana, kappa: 0.75}}}}"
+                )
         for key, by in SET_BY_THE_LADDER.items():
             if key in self.fixed:
                 raise ValueError(f"fixed has {flag(key)}, which the ladder sets; leave it out: {by}")
         if not 1 <= self.trial_seeds <= len(self.seeds):
-            raise ValueError(f"trial_seeds is {self.trial_seeds}; it must be 1 to {len(self.seeds)}, as many as seeds")
+            raise ValueError(
+                f"trial_seeds is {self.trial_seeds}; it must be 1 to {len(self.seeds)}, as many as seeds"
+            )
         self._check_horizons()
         self._check_dials()
         return self
@@ -202,7 +208,9 @@ class LadderPlan(BaseModel):
         if any(horizons):
             for key in ("tokens_per_param", "iterations", "epochs"):
                 if key in self.fixed:
-                    raise ValueError(f"fixed has {flag(key)} beside horizons, which set the length; leave one out")
+                    raise ValueError(
+                        f"fixed has {flag(key)} beside horizons, which set the length; leave one out"
+                    )
         elif self.decay_law == "sqrt":
             raise ValueError("decay_law sqrt: is c sqrt(f) of horizons f; give horizons")
 
@@ -210,7 +218,9 @@ class LadderPlan(BaseModel):
         moved = self.decay_law == "sqrt" or any(DECAY in dials for dials in self.dials.values())
         for key in ("omega", "weight_decay"):
             if moved and key in self.fixed:
-                raise ValueError(f"fixed has {flag(key)} beside a decay law or dial, which sets it; leave one out")
+                raise ValueError(
+                    f"fixed has {flag(key)} beside a decay law or dial, which sets it; leave one out"
+                )
         counts = {opt: sorted(len(values) for values in self.dials_of(opt).values()) for opt in self.opts}
         first = self.opts[0]
         for opt, count in counts.items():

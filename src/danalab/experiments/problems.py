@@ -137,7 +137,9 @@ def next_token(config: "ModelConfig", training: Tensor, held_out: Tensor, batch:
         return nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
     def loss() -> Tensor:
-        return cross_entropy(training[torch.randint(len(training) - length, (batch, 1), generator=draw) + offsets])
+        return cross_entropy(
+            training[torch.randint(len(training) - length, (batch, 1), generator=draw) + offsets]
+        )
 
     def measure() -> float:
         with torch.no_grad():
@@ -177,7 +179,13 @@ PROBLEMS = {
             make=quadratic,
         ),
         SmallProblem(
-            "matrix", "A matrix from ill-conditioned inputs", "risk", steps=300, omega=0.0, log=True, make=matrix
+            "matrix",
+            "A matrix from ill-conditioned inputs",
+            "risk",
+            steps=300,
+            omega=0.0,
+            log=True,
+            make=matrix,
         ),
         SmallProblem(
             "language",
@@ -207,7 +215,9 @@ def get_problem(name: str, quick: bool = False) -> SmallProblem:
 def _char(seed: int) -> Objective:
     from danalab.models import ModelConfig
 
-    return next_token(ModelConfig("enoki", 32, 2, 1, 32, 128, vocab_size=256, seq_len=32), *library_bytes(), 8, seed)
+    return next_token(
+        ModelConfig("enoki", 32, 2, 1, 32, 128, vocab_size=256, seq_len=32), *library_bytes(), 8, seed
+    )
 
 
 def _nanogpt(vocab_size: int, text: Callable[[], tuple[Tensor, Tensor]], seed: int) -> Objective:

@@ -67,11 +67,15 @@ def fit_lr_law(
     """
     sizes = _best_trials(np.asarray(params, float), np.asarray(lr, float), np.asarray(loss, float), top)
     if len(sizes) < LEAST_SIZES:
-        raise UserError(f"three coefficients: trials at {LEAST_SIZES} sizes are needed, there are {len(sizes)}")
+        raise UserError(
+            f"three coefficients: trials at {LEAST_SIZES} sizes are needed, there are {len(sizes)}"
+        )
     law = _fit([point for points in sizes for point in points])
     samples: list[tuple[float, float, float]] = []
     rng = np.random.default_rng(seed)
-    while len(sizes) > LEAST_SIZES and len(samples) < n_bootstrap:  # resampled, three sizes are the same three
+    while (
+        len(sizes) > LEAST_SIZES and len(samples) < n_bootstrap
+    ):  # resampled, three sizes are the same three
         chosen = rng.integers(len(sizes), size=len(sizes))
         if len(set(chosen.tolist())) >= LEAST_SIZES:  # fewer sizes leave the law undetermined
             samples.append(_fit([point for i in chosen for point in sizes[i]]))
@@ -80,7 +84,9 @@ def fit_lr_law(
 
 def _best_trials(params: np.ndarray, lr: np.ndarray, loss: np.ndarray, top: int) -> list[list[_Point]]:
     if not params.shape == lr.shape == loss.shape or params.ndim != 1:
-        raise UserError(f"params, lr, loss must have the same length; got {params.shape}, {lr.shape}, {loss.shape}")
+        raise UserError(
+            f"params, lr, loss must have the same length; got {params.shape}, {lr.shape}, {loss.shape}"
+        )
     if not (np.all(params > 0) and np.all(lr > 0)):
         raise UserError("parameter counts and learning rates must be positive")
     sizes = []
@@ -92,7 +98,9 @@ def _best_trials(params: np.ndarray, lr: np.ndarray, loss: np.ndarray, top: int)
                 kept.append(int(i))
         if kept:
             weights = _rank_weights(loss[kept], top)
-            sizes.append([(float(size), float(lr[i]), weight) for i, weight in zip(kept, weights, strict=True)])
+            sizes.append(
+                [(float(size), float(lr[i]), weight) for i, weight in zip(kept, weights, strict=True)]
+            )
     return sizes
 
 
@@ -161,10 +169,14 @@ def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]]) -> Share
         bent.append(project @ y)
         n_sizes, freedom, span = n_sizes + 1, freedom + len(x) - 2, max(span, math.exp(float(np.ptp(x))))
     if freedom < 1:
-        raise UserError(f"a curvature needs {LEAST_SHARED} learning rates at 2 sizes or more, there are {n_sizes}")
+        raise UserError(
+            f"a curvature needs {LEAST_SHARED} learning rates at 2 sizes or more, there are {n_sizes}"
+        )
     z, w = np.concatenate(bends), np.concatenate(bent)
     k = float(z @ w / (z @ z))
     if k <= 0:
-        raise UserError("the losses have no minimum over these learning rates; add rates beyond the best ones")
+        raise UserError(
+            "the losses have no minimum over these learning rates; add rates beyond the best ones"
+        )
     error = math.sqrt(float(np.sum((w - k * z) ** 2)) / freedom / float(z @ z))
     return SharedCurvature(k, student_interval(k, error, freedom), span)

@@ -13,7 +13,13 @@ from pathlib import Path
 from danalab.experiments.analysis import Analysis
 from danalab.experiments.figures import FIGURES
 from danalab.experiments.formats import NOT_KNOWN, Table, as_csv, as_markdown, or_dash, short, span
-from danalab.experiments.horizon import budget_sentence, budget_table, exponent_table, multiplier_table, pair_table
+from danalab.experiments.horizon import (
+    budget_sentence,
+    budget_table,
+    exponent_table,
+    multiplier_table,
+    pair_table,
+)
 from danalab.experiments.rows import Row, hours_of, pack
 from danalab.experiments.saving import LEAST_SEEDS, Gain, Saved
 from danalab.experiments.statistics import Interval
@@ -48,7 +54,9 @@ def write_report(found: Analysis, out: Path, *, packed: bool = False) -> Path:
         if draw(found) is None:
             continue
         save_figure(lambda draw=draw: draw(found), out / name)  # pyright: ignore[reportArgumentType]
-        picture = f'<source media="(prefers-color-scheme: dark)" srcset="{name}-dark.svg"><img src="{name}.svg">'
+        picture = (
+            f'<source media="(prefers-color-scheme: dark)" srcset="{name}-dark.svg"><img src="{name}.svg">'
+        )
         lines += [f"<picture>{picture}</picture>", "", caption, ""]
     if found.notes or found.failed:
         lines += ["## What is not known", "", *(f"- {note}" for note in found.notes)]
@@ -139,7 +147,9 @@ def tables(found: Analysis) -> dict[str, Table]:
     }
     if found.horizon is not None:
         made |= {
-            "Equivalent overtraining: the loss at horizon f is the baseline's at C f^p": exponent_table(found.horizon),
+            "Equivalent overtraining: the loss at horizon f is the baseline's at C f^p": exponent_table(
+                found.horizon
+            ),
             "Token multiplier: the baseline's tokens at equal loss over the optimizer's": multiplier_table(
                 found.horizon
             ),
@@ -173,7 +183,9 @@ def saved_table(found: Analysis) -> Table:
             )
         if (gain := found.gains.get(opt)) is not None:
             of = [extent(found, each) for each in (opt, base)]
-            lines.append([opt, "all, by the laws", gain_words(gain), interval_words(gain.interval), "", "", *of, ""])
+            lines.append(
+                [opt, "all, by the laws", gain_words(gain), interval_words(gain.interval), "", "", *of, ""]
+            )
     headings = ["optimizer", "parameters", "compute saved", "95% interval", "tokens saved"]
     return [*headings, f"where {base} was there", "seeds", f"{base}'s seeds", "trials"], lines
 
@@ -195,7 +207,16 @@ def tuned_table(found: Analysis) -> Table:
         for opt in found.opts
         for each in found.at(opt)
     ]
-    return ["optimizer", "parameters", "FLOPs", "peak lr", "trials", "val loss", "sd over seeds", "seeds"], lines
+    return [
+        "optimizer",
+        "parameters",
+        "FLOPs",
+        "peak lr",
+        "trials",
+        "val loss",
+        "sd over seeds",
+        "seeds",
+    ], lines
 
 
 def law_table(found: Analysis) -> Table:
@@ -281,7 +302,9 @@ def saved_words(saved: Saved) -> str:
     """The compute saved: whole percents in brackets where the noise is not known; with a bound where the crossing lies
     before the first evaluation."""
     bound = (">= " if saved.is_reached else "<= ") if saved.is_bound else ""
-    return f"{bound}{share(saved.saved)}" if saved.interval is not None else f"({bound}{share(saved.saved, 0)})"
+    return (
+        f"{bound}{share(saved.saved)}" if saved.interval is not None else f"({bound}{share(saved.saved, 0)})"
+    )
 
 
 def interval_words(known: Interval | None) -> str:

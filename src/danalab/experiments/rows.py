@@ -244,14 +244,18 @@ def pack(rows: Iterable[Row], folder: Path) -> Path:
         settings = {key: value for key, value in row["settings"].items() if value is not None}
         own = {**row, "run": PACKED, "curve": PACKED, "settings": settings, "points": metrics_of(row)}
         if packed.setdefault(row["name"], own) != own:
-            raise UserError(f"the run {row['name']} is there twice, with other values; a packed ladder must have one")
+            raise UserError(
+                f"the run {row['name']} is there twice, with other values; a packed ladder must have one"
+            )
     if not packed:
         raise UserError(f"{folder}: no rows to pack into it")
     if (folder / FILE).exists():
         raise UserError(f"{folder} holds a ladder that is not packed; --out must be another folder")
     folder.mkdir(parents=True, exist_ok=True)
     # mtime: the same rows are the same bytes
-    write_atomically(folder / PACKED, gzip.compress("".join(map(row_line, packed.values())).encode(), mtime=0))
+    write_atomically(
+        folder / PACKED, gzip.compress("".join(map(row_line, packed.values())).encode(), mtime=0)
+    )
     return folder / PACKED
 
 
@@ -277,7 +281,11 @@ class RowsFile:
         """
         rows: dict[str, dict[str, Any]] = {}
         for run in runs:
-            row = self._final.get(run.name) or self._read(run, labels.get(run.name)) or self._written.get(run.name)
+            row = (
+                self._final.get(run.name)
+                or self._read(run, labels.get(run.name))
+                or self._written.get(run.name)
+            )
             if row is not None:
                 rows[run.name] = row
         self._written = rows | {name: row for name, row in self._written.items() if name not in rows}

@@ -39,7 +39,9 @@ log = logging.getLogger(__name__)
 RECORD = "sweep.json"
 COMMAND: Sequence[str] = (sys.executable, "-m", "danalab", "train")
 """What starts a run's process, before its flags."""
-DIVERGED = "diverged: a loss was not finite (nonfinite.json); it is not tried again unless its folder is deleted"
+DIVERGED = (
+    "diverged: a loss was not finite (nonfinite.json); it is not tried again unless its folder is deleted"
+)
 State = Literal["new", "running", "finished", "diverged", "foreign"]
 """Of a run's folder. new: nothing is there, or this run was interrupted; foreign: it holds a run of other settings."""
 
@@ -67,7 +69,9 @@ class Queued(Exception):
 
 
 # ---- one run ----
-def read_state(folder: Path, settings: Mapping[str, Any], row: Mapping[str, Any] | None = None) -> tuple[State, str]:
+def read_state(
+    folder: Path, settings: Mapping[str, Any], row: Mapping[str, Any] | None = None
+) -> tuple[State, str]:
     """The state of a run's folder, and of a foreign one the differences in words.
 
     `row`: its row in a packed ladder, which stands for the run while it has no folder.
@@ -87,7 +91,9 @@ def read_state(folder: Path, settings: Mapping[str, Any], row: Mapping[str, Any]
     ended = summary.get("status")
     if ended in ("finished", "nonfinite") and _is_same(made, settings):
         return ("finished" if ended == "finished" else "diverged"), ""
-    known = names_of(TrainConfig, "run", "input").intersection(made) if files.metrics_file.is_file() else set()
+    known = (
+        names_of(TrainConfig, "run", "input").intersection(made) if files.metrics_file.is_file() else set()
+    )
     other = [
         f"{flag(key)} {made[key]} there, {value} here"
         for key, value in settings.items()
@@ -228,7 +234,9 @@ class Runner:
 
     def _make(self, cells: Sequence[Cell], title: str) -> None:
         """Make runs side by side and wait for them."""
-        waiting: dict[Future[str | None], Cell] = {self._pool.submit(self._train_one, cell): cell for cell in cells}
+        waiting: dict[Future[str | None], Cell] = {
+            self._pool.submit(self._train_one, cell): cell for cell in cells
+        }
         for cell in cells:
             self._progress.add(self.folder / "runs" / cell.name, title)
         while waiting:
@@ -336,7 +344,9 @@ class _Record:
     """The runs requested in a folder, by name."""
 
     runs: dict[FileName, dict[str, Any]] = field(default_factory=dict)  # their settings
-    labels: dict[str, str] = field(default_factory=dict)  # names of the optimizer in rows, where it is not `opt`
+    labels: dict[str, str] = field(
+        default_factory=dict
+    )  # names of the optimizer in rows, where it is not `opt`
     places: dict[str, list[int]] = field(default_factory=dict)  # order of their rows
 
 
@@ -371,7 +381,9 @@ def visible_gpus() -> list[str]:
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return [device for device in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if device.strip()]
     try:
-        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False).stdout
+        listed = subprocess.run(
+            ["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False
+        ).stdout
     except OSError:
         return []
     return [str(i) for i, line in enumerate(listed.splitlines()) if line.startswith("GPU ")]
@@ -407,7 +419,9 @@ class Progress:
             self._ended += 1
             seconds = time.monotonic() - self._began
             if row is not None and math.isfinite(loss):
-                least, name = self._best[title] = min(self._best.get(title, (math.inf, "")), (loss, folder.name))
+                least, name = self._best[title] = min(
+                    self._best.get(title, (math.inf, "")), (loss, folder.name)
+                )
                 best = "the best so far" if name == folder.name else f"best {least:.4f} of {name}"
                 words = f"lr {row['lr']:.3g}, val loss {loss:.4f}, {best}"
             times = f"{seconds:.0f} s, about {seconds / self._ended * len(self._open):.0f} s left"

@@ -80,7 +80,9 @@ def compute_saved(
     """
     base = _Side.of(baseline_compute, baseline_loss, "baseline")
     other = _Side.of(contender_compute, contender_loss, "contender")
-    log_ratios, bounds, behinds = _compare(base, other, *(np.zeros((1, len(side.finals))) for side in (base, other)))
+    log_ratios, bounds, behinds = _compare(
+        base, other, *(np.zeros((1, len(side.finals))) for side in (base, other))
+    )
     log_ratio, behind, around = float(log_ratios[0]), float(behinds[0]), None
     if min(len(base.finals), len(other.finals)) >= LEAST_SEEDS and n_bootstrap:
         draw = redraw or _by_seeds(base, other)
@@ -141,7 +143,9 @@ def _compare(
 def _curves(compute: Any, loss: Any, what: str) -> list[Curve]:
     if not len(compute) or np.ndim(compute[0]) == 0:
         return [curve_arrays(compute, loss, what)]
-    return [curve_arrays(x, y, f"{what}, run {i}") for i, (x, y) in enumerate(zip(compute, loss, strict=True))]
+    return [
+        curve_arrays(x, y, f"{what}, run {i}") for i, (x, y) in enumerate(zip(compute, loss, strict=True))
+    ]
 
 
 def curve_arrays(cost: ArrayLike, loss: ArrayLike, what: str = "curve") -> tuple[np.ndarray, np.ndarray]:
@@ -164,7 +168,9 @@ def smoothed(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     t, known = np.log(x) - math.log(x[-1]), np.isfinite(y)
     low, high = np.searchsorted(t, t - SMOOTHED), np.searchsorted(t, t + SMOOTHED, side="right")
     kept = np.where(known, y, 0.0)
-    sums = [np.concatenate([[0.0], np.cumsum(part)]) for part in (known, known * t, known * t * t, kept, kept * t)]
+    sums = [
+        np.concatenate([[0.0], np.cumsum(part)]) for part in (known, known * t, known * t * t, kept, kept * t)
+    ]
     n, t1, t2, y1, ty = (part[high] - part[low] for part in sums)
     spread = n * t2 - t1**2
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -202,10 +208,15 @@ def on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     """
     x = curves[0][0]
     # Equal up to rounding.
-    low, high = max(other[0] for other, _ in curves) * (1 - 1e-6), min(other[-1] for other, _ in curves) * (1 + 1e-6)
+    low, high = (
+        max(other[0] for other, _ in curves) * (1 - 1e-6),
+        min(other[-1] for other, _ in curves) * (1 + 1e-6),
+    )
     x = x[(x >= low) & (x <= high)]
     if not x.size:
-        raise UserError("runs that differ in their seeds were evaluated over ranges of compute with nothing in common")
+        raise UserError(
+            "runs that differ in their seeds were evaluated over ranges of compute with nothing in common"
+        )
     return x, np.array([np.interp(np.log(x), np.log(other), y) for other, y in curves])
 
 
@@ -223,13 +234,16 @@ class Gain:
 def compute_gain(baseline: LossLaw, contender: LossLaw, *, n_points: int = 25, level: float = 0.95) -> Gain:
     """Compute saved between two laws of compute that were fitted together (their samples are taken in pairs)."""
     low, high = (
-        limit(float(law(law.measured[0][end])) for law in (baseline, contender)) for limit, end in ((max, 1), (min, 0))
+        limit(float(law(law.measured[0][end])) for law in (baseline, contender))
+        for limit, end in ((max, 1), (min, 0))
     )
     if low >= high:
         return Gain(None, None)
     losses = np.linspace(high, low, n_points).tolist()
     log_ratio = _mean_log_ratio(baseline, contender, losses)
-    drawn = [_mean_log_ratio(*pair, losses) for pair in zip(baseline.samples, contender.samples, strict=False)]
+    drawn = [
+        _mean_log_ratio(*pair, losses) for pair in zip(baseline.samples, contender.samples, strict=False)
+    ]
     if len(drawn) < 2 or not math.isfinite(log_ratio):
         return Gain(1 - exp(log_ratio), None)
     logs = interval(log_ratio, drawn, baseline.freedom, level)

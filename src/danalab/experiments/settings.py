@@ -61,7 +61,9 @@ class JudgeConfig(Section):
         """(seconds, runs) of the budget, one of them infinite; UserError: it is neither."""
         found = re.fullmatch(r"(\d+\.?\d*)(s|m|h|runs)", self.budget.strip())
         if found is None or not float(found[1]):
-            raise UserError(f"--budget {self.budget}: is a time such as 10m, 90s or 2h, or a number such as 200runs")
+            raise UserError(
+                f"--budget {self.budget}: is a time such as 10m, 90s or 2h, or a number such as 200runs"
+            )
         value = float(found[1])
         return (math.inf, value) if found[2] == "runs" else (value * _UNITS[found[2]], math.inf)
 

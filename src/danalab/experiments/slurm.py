@@ -91,7 +91,9 @@ class SlurmRunner(Runner):
                 raise Queued
             if names:
                 time.sleep(self._cluster.poll_seconds)
-            left = [cell for cell in left if cell.name in names and self._state(cell)[0] in ("new", "running")]
+            left = [
+                cell for cell in left if cell.name in names and self._state(cell)[0] in ("new", "running")
+            ]
 
     def _to_submit(self, cells: Sequence[Cell]) -> list[Cell]:
         """Those that are not queued. One that is not finished after `ATTEMPTS` submissions has failed."""
@@ -124,7 +126,9 @@ class SlurmRunner(Runner):
             part = cells[first : first + LARGEST_ARRAY]
             name = _next_name(self.folder)
             tasks = [_flags(self.folder / "runs" / cell.name, cell, cluster.resources.ranks) for cell in part]
-            array = SlurmJob(name, tasks, cluster.resources, place, cluster.setup, cluster.at_once, cluster.command)
+            array = SlurmJob(
+                name, tasks, cluster.resources, place, cluster.setup, cluster.at_once, cluster.command
+            )
             scripts.append(array.write())
             write_json(place / f"{name}.json", asdict(_Array([cell.name for cell in part], None)))
         return scripts
@@ -139,7 +143,13 @@ class SlurmRunner(Runner):
         arrays = self._arrays(submitted=False)
         if not arrays:
             return set()
-        command = ["squeue", "--noheader", "--array", f"--user={getpass.getuser()}", f"--name={','.join(arrays)}"]
+        command = [
+            "squeue",
+            "--noheader",
+            "--array",
+            f"--user={getpass.getuser()}",
+            f"--name={','.join(arrays)}",
+        ]
         try:
             done = subprocess.run([*command, "--format=%j %K"], capture_output=True, text=True, check=False)
         except FileNotFoundError as error:

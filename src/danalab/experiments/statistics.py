@@ -53,7 +53,9 @@ def student_interval(estimate: float, error: float, freedom: float, level: float
     return Interval(estimate - half, estimate + half, level)
 
 
-def interval(estimate: float, drawn: Sequence[float] | np.ndarray, freedom: float, level: float = 0.95) -> Interval:
+def interval(
+    estimate: float, drawn: Sequence[float] | np.ndarray, freedom: float, level: float = 0.95
+) -> Interval:
     """Of an estimate whose redrawn values are `drawn`, with a noise of so many degrees of freedom.
 
     n values are a noisy estimate of the error too: relative variances of the two, 2 / freedom and 2 / (n - 1), add.

@@ -122,7 +122,9 @@ def train(problem: SmallProblem, opt: str, lr: float, seed: int, settings: Mappi
     # Measured evenly on a logarithmic axis at first, then evenly in steps; the last step is among them.
     early = [round(problem.steps ** (k / (POINTS / 2))) for k in range(POINTS // 2)]
     late = [round(problem.steps * k / (POINTS / 2)) for k in range(1, POINTS // 2 + 1)]
-    outcome = descend(task, optimizer, schedule, problem.steps, clip, sorted({max(1, at) for at in early + late}))
+    outcome = descend(
+        task, optimizer, schedule, problem.steps, clip, sorted({max(1, at) for at in early + late})
+    )
     return ProblemRun(opt, lr, seed, *outcome)
 
 
@@ -141,7 +143,9 @@ def descend(
         measured, and the measurements; and the time of a whole step, model and data included [ms].
     """
     scheduler = lr_scheduler(optimizer, schedule)
-    modes: Any = optimizer if hasattr(optimizer, "eval") else None  # schedule-free: measured weights are others
+    modes: Any = (
+        optimizer if hasattr(optimizer, "eval") else None
+    )  # schedule-free: measured weights are others
     measured, losses, took = [0], [task.measure()], 0.0
     for step in range(1, steps + 1):
         began = time.perf_counter()

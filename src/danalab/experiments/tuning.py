@@ -209,7 +209,9 @@ def tune(rows: Sequence[Row], convention: str = "exact") -> list[Tuned]:
         runs = min(repeated, key=lambda runs: float(np.mean([row["final_loss"] for row in runs])))
         runs = sorted(runs, key=lambda row: row["seed"])
         one, tried = runs[0], trials_of(here)
-        alike = sorted((row for row in tried if _without_rate(row) == _without_rate(one)), key=lambda row: row["lr"])
+        alike = sorted(
+            (row for row in tried if _without_rate(row) == _without_rate(one)), key=lambda row: row["lr"]
+        )
         known = {as_text(settings_of(row)) for row in tried}
         failed = {as_text(settings_of(row)): row for row in lost if as_text(settings_of(row)) not in known}
         own = (opt, params, one["non_emb_params"], one["lr"], one["lr_multiplier"], tuple(runs))
@@ -291,7 +293,9 @@ def training_flops(shape: Any, tokens: float, seq_len: int, convention: str = "e
         return float(flops_per_token(shape, seq_len)) * tokens
     if convention not in get_args(Convention):
         known = get_args(Convention)
-        raise UserError(f"--convention {convention}{nearest(convention, known)}: known are {', '.join(known)}")
+        raise UserError(
+            f"--convention {convention}{nearest(convention, known)}: known are {', '.join(known)}"
+        )
     tables = 2 if convention == "6nd-total" else 1
     params = matrix_params(shape, active=True) + tables * shape.vocab_size * shape.d_model
     return 6.0 * params * tokens
@@ -322,7 +326,9 @@ class Trials:
         rates = sorted(known)
         known[tuned.lr] = float(tuned.losses[:repeats].mean())
         losses = np.array([known[rate] for rate in rates])
-        return cls(np.array(rates), losses, rates.index(tuned.lr), tuned.losses, repeats, tuned.steps_per_param)
+        return cls(
+            np.array(rates), losses, rates.index(tuned.lr), tuned.losses, repeats, tuned.steps_per_param
+        )
 
 
 class Redraw:

@@ -35,18 +35,26 @@ class EagerBackend:
         alone: bool,
     ):
         if weight_dtype is not None:
-            raise UserError(f"weight_dtype {weight_dtype}: the eager back end computes with the model's own weights")
+            raise UserError(
+                f"weight_dtype {weight_dtype}: the eager back end computes with the model's own weights"
+            )
         self._model, self._alone = model, alone
         self.sampler = None
         self.align = PIECE if alone else None
         self.reuses = pool is not None and not model.config.linear_attention
-        self._memory = [KeyValueBlocks(pool) if pool is not None else None for _ in range(model.config.n_layers)]
+        self._memory = [
+            KeyValueBlocks(pool) if pool is not None else None for _ in range(model.config.n_layers)
+        ]
 
     @torch.no_grad()
     def run(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[RequestState]]:
         """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""
-        single = [chunk for chunk in chunks if chunk.length == 1 and not self._alone and chunk.sequence.computed]
-        groups = [[chunk] for chunk in chunks if self._alone or chunk.length > 1 or not chunk.sequence.computed]
+        single = [
+            chunk for chunk in chunks if chunk.length == 1 and not self._alone and chunk.sequence.computed
+        ]
+        groups = [
+            [chunk] for chunk in chunks if self._alone or chunk.length > 1 or not chunk.sequence.computed
+        ]
         hidden, sequences = [], []
         for group in [*groups, *([single] if single else [])]:
             last = self._hidden(group)
@@ -92,7 +100,9 @@ class KeyValueBlocks:
 class BlockCache(Cache):
     """A batch of sequences of different lengths, for `Decoder.hidden`."""
 
-    def __init__(self, model: Decoder, sequences: Sequence[RequestState], memory: Sequence[KeyValueBlocks | None]):
+    def __init__(
+        self, model: Decoder, sequences: Sequence[RequestState], memory: Sequence[KeyValueBlocks | None]
+    ):
         starts, device = [each.computed for each in sequences], model.head_weight.device
         states: list[State] = model.new_cache(len(sequences)).states
         positions: BlockPositions | None = None
@@ -124,7 +134,9 @@ class BlockCache(Cache):
 class BlockPositions:
     """The places of some sequences' positions in the memory of all blocks; the same for all layers."""
 
-    def __init__(self, sequences: Sequence[RequestState], starts: Sequence[int], block_size: int, device: torch.device):
+    def __init__(
+        self, sequences: Sequence[RequestState], starts: Sequence[int], block_size: int, device: torch.device
+    ):
         width = max(len(each.blocks) for each in sequences)
         table = [each.blocks + [0] * (width - len(each.blocks)) for each in sequences]
         inside = torch.arange(block_size, device=device)

@@ -114,7 +114,9 @@ class Engine:
         known = config.vocab_size if tokenizer is None else min(tokenizer.n_tokens, config.vocab_size)
         self._n_valid = known if n_valid is None else n_valid
         if not 1 <= self._n_valid <= config.vocab_size:
-            raise UserError(f"n_valid is {n_valid}; it must be 1 to {config.vocab_size}, the vocabulary's size")
+            raise UserError(
+                f"n_valid is {n_valid}; it must be 1 to {config.vocab_size}, the vocabulary's size"
+            )
         if end_tokens is None:
             end_tokens = () if tokenizer is None else (tokenizer.eos_id,)
         self.model, self.tokenizer, self._ends = model, tokenizer, frozenset(end_tokens)
@@ -140,7 +142,9 @@ class Engine:
     def submit(self, request: Request) -> int:
         """Queue a request; returns its number. Raises UserError: as of `check`."""
         limit, parameters = self.check(request), request.parameters
-        sequence = RequestState(self._next, request, limit, self.end_tokens(parameters), self.model.config.seq_len)
+        sequence = RequestState(
+            self._next, request, limit, self.end_tokens(parameters), self.model.config.seq_len
+        )
         if parameters.stop:
             sequence.stream = self.text_stream(parameters)
         self._next += 1
@@ -397,9 +401,13 @@ def make_backend(
 
     weight = model.head_weight
     if batch_invariant and (weight.device.type != "cpu" or weight.dtype != torch.float32):
-        raise UserError(f"batch invariance needs a float32 model on the CPU, not {weight.dtype}, {weight.device}")
+        raise UserError(
+            f"batch invariance needs a float32 model on the CPU, not {weight.dtype}, {weight.device}"
+        )
     if name not in ("auto", "native", "eager"):
-        raise UserError(f"unknown back end '{name}'{nearest(name, ('native', 'eager'))}; known: native, eager")
+        raise UserError(
+            f"unknown back end '{name}'{nearest(name, ('native', 'eager'))}; known: native, eager"
+        )
     if name != "eager":
         try:
             return NativeBackend(model, pool, slots, rows, weight_dtype, batch_invariant)

@@ -79,9 +79,13 @@ class TextGenerator:
         """The whole continuation."""
         return self.complete_all([prompt], [SamplingParameters(**settings)])[0]
 
-    def complete_all(self, prompts: Sequence[str], parameters: Sequence[SamplingParameters]) -> list[Continuation]:
+    def complete_all(
+        self, prompts: Sequence[str], parameters: Sequence[SamplingParameters]
+    ) -> list[Continuation]:
         """The continuation of each prompt, decoded together; the speed of each is measured over the time of all."""
-        requests = [Request(self.encode(prompt), each) for prompt, each in zip(prompts, parameters, strict=True)]
+        requests = [
+            Request(self.encode(prompt), each) for prompt, each in zip(prompts, parameters, strict=True)
+        ]
         start = time.perf_counter()
         drawn = [completion.tokens for completion in self.engine.generate(requests)]
         seconds, continuations = time.perf_counter() - start, []

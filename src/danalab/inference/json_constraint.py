@@ -71,7 +71,9 @@ class JsonConstraint:
         UserError: the schema is wrong, too large, uses something that is not supported, or allows no text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, schema: Mapping[str, Any] | None = None, *, whitespace: bool = False):
+    def __init__(
+        self, tokenizer: Tokenizer, schema: Mapping[str, Any] | None = None, *, whitespace: bool = False
+    ):
         import_extra("llguidance", "constrained decoding")
         self._bits = np.zeros(-(-tokenizer.n_tokens // 32), dtype=np.uint32)
         self._n_tokens = tokenizer.n_tokens
@@ -93,7 +95,9 @@ class JsonConstraint:
         obstacle = _obstacle(schema)
         if obstacle:
             return obstacle
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=None if whitespace else _COMPACT)
+        grammar = llguidance.LLMatcher.grammar_from_json_schema(
+            schema, defaults=None if whitespace else _COMPACT
+        )
         limits = llguidance.LLParserLimits(initial_lexer_fuel=_FUEL)
         self._matcher = llguidance.LLMatcher(_tokenizer(tokenizer), grammar, log_level=0, limits=limits)
         return first_line(self._matcher.get_error()) if self._matcher.is_error() else self._dead_end()
@@ -157,7 +161,10 @@ def _closed(schema: Any) -> Any:
         return [_closed(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    closed = {name: value if name in ("enum", "const", "default") else _closed(value) for name, value in schema.items()}
+    closed = {
+        name: value if name in ("enum", "const", "default") else _closed(value)
+        for name, value in schema.items()
+    }
     named = closed.get("properties")
     if isinstance(named, Mapping) and not _TOGETHER & closed.keys():
         closed.setdefault("additionalProperties", False)

@@ -28,7 +28,9 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 """stop: an end token, stop token or stop string; length: max_tokens or the context; error: the logits were not finite,
 or the constraint allowed no token."""
 
-FAILED = "the model's logits are not finite (it has diverged, or its weights are damaged), or no token is allowed"
+FAILED = (
+    "the model's logits are not finite (it has diverged, or its weights are damaged), or no token is allowed"
+)
 """What the finish reason "error" means, for people."""
 
 
@@ -271,4 +273,6 @@ class TextStream:
 
 def _overlap(text: str, stop: str) -> int:
     """Characters at the end of `text` that are the beginning of `stop`."""
-    return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)
+    return next(
+        (size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0
+    )

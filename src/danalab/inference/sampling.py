@@ -40,7 +40,9 @@ PlainSampler = Callable[[Tensor, Sequence[RequestState]], tuple[list[int], list[
 the logits are not finite."""
 
 
-def draw(logits_NV: Tensor, sequences: Sequence[RequestState], plain: PlainSampler | None = None) -> DrawnTokens:
+def draw(
+    logits_NV: Tensor, sequences: Sequence[RequestState], plain: PlainSampler | None = None
+) -> DrawnTokens:
     """The next token of each sequence by its row of logits, modified in place; `plain` draws by temperature alone."""
     if plain is None:
         return _draw(logits_NV, sequences)
@@ -65,7 +67,9 @@ def _draw(logits_NV: Tensor, sequences: Sequence[RequestState]) -> DrawnTokens:
     adjusted = [
         (row, sequence)
         for row, sequence in enumerate(sequences)
-        if sequence.seen is not None or sequence.parameters.logit_bias or sequence.request.constraint is not None
+        if sequence.seen is not None
+        or sequence.parameters.logit_bias
+        or sequence.request.constraint is not None
     ]
     on_host = adjusted or torch.are_deterministic_algorithms_enabled()
     device = torch.device("cpu") if on_host else logits_NV.device
@@ -77,7 +81,9 @@ def _draw(logits_NV: Tensor, sequences: Sequence[RequestState]) -> DrawnTokens:
     highest, greedy = logits.max(dim=-1, keepdim=True)
     sound = highest.squeeze(-1).isfinite().tolist()
     shifted = logits - highest
-    sampled = [row for row, sequence in enumerate(sequences) if sequence.parameters.temperature > 0 and sound[row]]
+    sampled = [
+        row for row, sequence in enumerate(sequences) if sequence.parameters.temperature > 0 and sound[row]
+    ]
     chosen = greedy.squeeze(-1)
     if sampled:
         part = _truncated(shifted[sampled], [sequences[row].parameters for row in sampled])
@@ -89,7 +95,9 @@ def _draw(logits_NV: Tensor, sequences: Sequence[RequestState]) -> DrawnTokens:
     logprobs = log_p.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).tolist()
     tops = [_top(log_p[row], sequence.parameters.logprobs or 0) for row, sequence in enumerate(sequences)]
     tokens = [token if fine else -1 for token, fine in zip(chosen.tolist(), sound, strict=True)]
-    return DrawnTokens(tokens, [value if fine else math.nan for value, fine in zip(logprobs, sound, strict=True)], tops)
+    return DrawnTokens(
+        tokens, [value if fine else math.nan for value, fine in zip(logprobs, sound, strict=True)], tops
+    )
 
 
 def adjust(logits_V: Tensor, sequence: RequestState) -> None:
@@ -102,10 +110,16 @@ def adjust(logits_V: Tensor, sequence: RequestState) -> None:
             factor = parameters.repetition_penalty
             logits_V[seen] = torch.where(old > 0, old / factor, old * factor)
         if sequence.counts and (parameters.presence_penalty or parameters.frequency_penalty):
-            tokens, counts = (torch.tensor(list(part)) for part in (sequence.counts.keys(), sequence.counts.values()))
-            logits_V[tokens] -= parameters.presence_penalty + parameters.frequency_penalty * counts.to(logits_V.dtype)
+            tokens, counts = (
+                torch.tensor(list(part)) for part in (sequence.counts.keys(), sequence.counts.values())
+            )
+            logits_V[tokens] -= parameters.presence_penalty + parameters.frequency_penalty * counts.to(
+                logits_V.dtype
+            )
     if parameters.logit_bias:
-        tokens, biases = (list(part) for part in (parameters.logit_bias.keys(), parameters.logit_bias.values()))
+        tokens, biases = (
+            list(part) for part in (parameters.logit_bias.keys(), parameters.logit_bias.values())
+        )
         logits_V[torch.tensor(tokens)] += torch.tensor(biases, dtype=logits_V.dtype)
     if sequence.request.constraint is not None:
         mask = torch.as_tensor(sequence.request.constraint.mask(), dtype=torch.bool)[: len(logits_V)]
@@ -117,10 +131,14 @@ def _truncated(shifted_NV: Tensor, settings: list[Any]) -> Tensor:
     """Logits after temperature, top-k, top-p and min-p; -inf where a token is excluded."""
 
     def column(name: str) -> Tensor:
-        return torch.tensor([getattr(each, name) for each in settings], device=shifted_NV.device).unsqueeze(-1)
+        return torch.tensor([getattr(each, name) for each in settings], device=shifted_NV.device).unsqueeze(
+            -1
+        )
 
     # The maximum is 0: a tiny temperature does not overflow.
-    scaled = shifted_NV / column("temperature").to(shifted_NV.dtype).clamp(min=torch.finfo(shifted_NV.dtype).tiny)
+    scaled = shifted_NV / column("temperature").to(shifted_NV.dtype).clamp(
+        min=torch.finfo(shifted_NV.dtype).tiny
+    )
     size = scaled.shape[-1]
     if any(0 < each.top_k < size for each in settings):
         kept = [min(each.top_k, size) or size for each in settings]
@@ -145,7 +163,9 @@ def _invert(scaled_NV: Tensor, points_N: Tensor) -> Tensor:
     total = mass.cumsum(-1)
     targets = (points_N.unsqueeze(-1) * total[:, -1:]).clamp(max=total[:, -1:])
     first = torch.searchsorted(total, targets, right=True).squeeze(-1)
-    last = (mass > 0).to(torch.uint8).flip(-1).argmax(-1)  # rounding never reaches beyond the last possible token
+    last = (
+        (mass > 0).to(torch.uint8).flip(-1).argmax(-1)
+    )  # rounding never reaches beyond the last possible token
     return torch.minimum(first, mass.shape[-1] - 1 - last)
 
 

@@ -179,7 +179,9 @@ class Scheduler:
                 (length - 1) // size,
                 (self.align or size) // size,
             )
-        needed = length if self.reserve is None else min(length + sequence.limit - sequence.drawn, self.reserve)
+        needed = (
+            length if self.reserve is None else min(length + sequence.limit - sequence.drawn, self.reserve)
+        )
         missing = pool.blocks_for(needed) - len(sequence.blocks)
         if missing > pool.available:
             self.release(sequence)
@@ -210,7 +212,9 @@ class BlockPool:
         self._references = [0] * n_blocks
         self._published: dict[Key, tuple[int, int]] = {}  # -> block, node
         self._key_of: dict[int, Key] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()  # published and unreferenced, least recently used first
+        self._idle: OrderedDict[int, None] = (
+            OrderedDict()
+        )  # published and unreferenced, least recently used first
         self._next_node = 0
 
     @property
@@ -251,7 +255,9 @@ class BlockPool:
             self._next_node += 1
         return self._published[key][1]
 
-    def match(self, scope: str, tokens: Sequence[int], limit: int, multiple: int = 1) -> tuple[list[int], int | str]:
+    def match(
+        self, scope: str, tokens: Sequence[int], limit: int, multiple: int = 1
+    ) -> tuple[list[int], int | str]:
         """Blocks (up to `limit`, a `multiple`) of the longest known prefix of `tokens`, with a reference; its node."""
         prefix: list[tuple[int, int]] = []
         node: int | str = scope

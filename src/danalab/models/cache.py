@@ -28,7 +28,11 @@ class KeyValues:
         self._keys[:, :, past:end] = k_BNLH.detach()
         self._values[:, :, past:end] = v_BNLH.detach()
         self.length = end
-        return self._keys[:, :, :end], self._values[:, :, :end], continuation_mask(past, length, k_BNLH.device)
+        return (
+            self._keys[:, :, :end],
+            self._values[:, :, :end],
+            continuation_mask(past, length, k_BNLH.device),
+        )
 
 
 def continuation_mask(past: int, length: int, device: torch.device) -> Tensor | None:
@@ -107,7 +111,9 @@ class Cache:
     def check_capacity(self, batch: int, length: int) -> None:
         """Raises `UserError` when `length` more tokens of `batch` sequences do not fit."""
         if batch != self.batch:
-            raise UserError(f"the cache was made for a batch of {self.batch}, the tokens have a batch of {batch}")
+            raise UserError(
+                f"the cache was made for a batch of {self.batch}, the tokens have a batch of {batch}"
+            )
         if self.length + length > self.max_len:
             raise UserError(
                 f"the cache holds {self.max_len} tokens: {self.length} are used and {length} more do not fit; "

@@ -48,7 +48,13 @@ EXPERT_SETTINGS = (
 """Fields that say how many experts there are, and where."""
 ROUTER_SETTINGS = ("renormalise", "load_balance_loss", "router_z_loss", "router_entropy_loss")
 """Fields of the router and its losses."""
-DELTA_RULE_SETTINGS = ("linear_key_heads", "linear_value_heads", "linear_key_dim", "linear_value_dim", "conv_size")
+DELTA_RULE_SETTINGS = (
+    "linear_key_heads",
+    "linear_value_heads",
+    "linear_key_dim",
+    "linear_value_dim",
+    "conv_size",
+)
 SIZES = {
     "small": (512, 8, 64),  # 48.6M parameters with a tied head and 50,304 ids
     "medium": (1024, 12, 128),  # 191M
@@ -256,7 +262,9 @@ class ModelConfig:
         if self.norm is not None:
             key_of(dict.fromkeys(NORMS), self.norm, "norm")
         if self.biased and self.norm_kind != "layernorm":
-            raise UserError(f"norm '{self.norm}': {self.arch} has biases in its norms, which only a layernorm can have")
+            raise UserError(
+                f"norm '{self.norm}': {self.arch} has biases in its norms, which only a layernorm can have"
+            )
         if self.architecture.oscillators:
             self._check_oscillators()
         else:
@@ -265,7 +273,9 @@ class ModelConfig:
 
     def _check_attention(self) -> None:
         if self.head_dim % 2 and self.architecture.rotary:
-            raise UserError(f"head_dim is {self.head_dim}; it must be even: rotary embedding turns pairs of features")
+            raise UserError(
+                f"head_dim is {self.head_dim}; it must be even: rotary embedding turns pairs of features"
+            )
         for name in ("num_frequencies", "mixer", "conv_width"):
             if value := getattr(self, name):
                 flag = "--" + name.replace("_", "-")
@@ -274,11 +284,17 @@ class ModelConfig:
             raise UserError(f"--learned-positions: only resonance lets it be chosen (here it is {self.arch})")
         if self.n_heads % self.kv_heads:
             fitting = ", ".join(str(n) for n in range(1, self.n_heads + 1) if self.n_heads % n == 0)
-            raise UserError(f"--n-kv-heads {self.n_kv_heads} does not divide the {self.n_heads} heads; {fitting} do")
+            raise UserError(
+                f"--n-kv-heads {self.n_kv_heads} does not divide the {self.n_heads} heads; {fitting} do"
+            )
         if self.rotary_dim is not None and not self.architecture.rotary:
-            raise UserError(f"rotary_dim {self.rotary_dim}: {self.arch} has no rotary positions; leave it out")
+            raise UserError(
+                f"rotary_dim {self.rotary_dim}: {self.arch} has no rotary positions; leave it out"
+            )
         if self.rotary_dim is not None and (self.rotary_dim % 2 or self.rotary_dim > self.head_dim):
-            raise UserError(f"rotary_dim is {self.rotary_dim}; it must be even and at most head_dim {self.head_dim}")
+            raise UserError(
+                f"rotary_dim is {self.rotary_dim}; it must be even and at most head_dim {self.head_dim}"
+            )
 
     def _check_oscillators(self) -> None:
         if self.n_heads * self.head_dim != self.d_model:
@@ -292,7 +308,9 @@ class ModelConfig:
         if self.mixer is not None:
             key_of(dict.fromkeys(MIXERS), self.mixer, "mixer")
         if self.num_frequencies is not None and self.num_frequencies % self.n_heads:
-            raise UserError(f"--num-frequencies {self.num_frequencies} is not divisible by the {self.n_heads} groups")
+            raise UserError(
+                f"--num-frequencies {self.num_frequencies} is not divisible by the {self.n_heads} groups"
+            )
         if self.mixer == "none" and (self.num_frequencies is not None or self.conv_width):
             raise UserError("--mixer none has no oscillators: leave --num-frequencies and --conv-width out")
         if self.conv_width < 0 or self.conv_width == 1:
@@ -326,7 +344,9 @@ class ModelConfig:
     @property
     def learns_positions(self) -> bool:
         """Whether there is a vector for each position."""
-        return self.architecture.learned_positions if self.learned_positions is None else self.learned_positions
+        return (
+            self.architecture.learned_positions if self.learned_positions is None else self.learned_positions
+        )
 
     @property
     def kv_heads(self) -> int:
@@ -372,15 +392,21 @@ class ModelConfig:
             raise UserError(f"--n-experts {n_experts}: {self.arch} has no experts; leave it out")
         top_k = min(structure.top_k, n_experts) if self.top_k is None else self.top_k
         if not 1 <= top_k <= n_experts:
-            raise UserError(f"--top-k {top_k}: a token can be sent to 1..{n_experts} of the {n_experts} experts")
+            raise UserError(
+                f"--top-k {top_k}: a token can be sent to 1..{n_experts} of the {n_experts} experts"
+            )
         expert_dim = structure.expert_dim(self.mlp_dim) if self.expert_dim is None else self.expert_dim
         n_shared = structure.n_shared_experts if self.n_shared_experts is None else self.n_shared_experts
         if expert_dim < 1 or n_shared < 0 or self.decoder_sparse_step < 1:
-            raise UserError("--expert-dim and --decoder-sparse-step must be at least 1, --n-shared-experts at least 0")
+            raise UserError(
+                "--expert-dim and --decoder-sparse-step must be at least 1, --n-shared-experts at least 0"
+            )
         gate = structure.shared_expert_gate if self.shared_expert_gate is None else self.shared_expert_gate
         if self.shared_expert_gate and n_shared == 0:
             raise UserError("--shared-expert-gate: there are no shared experts; give --n-shared-experts 1")
-        return Sparsity(n_experts, top_k, expert_dim, n_shared * expert_dim, gate and n_shared > 0, self._sparse())
+        return Sparsity(
+            n_experts, top_k, expert_dim, n_shared * expert_dim, gate and n_shared > 0, self._sparse()
+        )
 
     def _sparse(self) -> tuple[int, ...]:
         step, dense, count = self.decoder_sparse_step, self.mlp_only_layers, self.n_layers
@@ -389,7 +415,9 @@ class ModelConfig:
                 raise UserError(f"--mlp-only-layers {layer}: the model has the layers 0..{count - 1}")
         layers = tuple(i for i in range(count) if (i + 1) % step == 0 and i not in dense)
         if not layers:
-            raise UserError(f"--decoder-sparse-step {step} and --mlp-only-layers leave none of the {count} layers")
+            raise UserError(
+                f"--decoder-sparse-step {step} and --mlp-only-layers leave none of the {count} layers"
+            )
         return layers
 
     @cached_property
@@ -404,7 +432,9 @@ class ModelConfig:
         if interval == 1:
             for name in DELTA_RULE_SETTINGS:
                 if getattr(self, name) is not None:
-                    raise UserError(f"{name}: no layer has the delta rule here; give full_attention_interval, too")
+                    raise UserError(
+                        f"{name}: no layer has the delta rule here; give full_attention_interval, too"
+                    )
             return None
         key_heads, half = self.linear_key_heads or self.n_heads, max(1, self.head_dim // 2)
         value_heads = self.linear_value_heads or 2 * key_heads
@@ -513,12 +543,19 @@ def sizes_by_heads(arch: str, heads: int) -> dict[str, int]:
         raise UserError(f"--heads {heads}: at least 1 is needed")
     if rule.n_layers(heads) < 1:
         smallest = next(h for h in range(heads, 1000) if rule.n_layers(h) >= 1)
-        raise UserError(f"--heads {heads} gives {rule.name} zero layers; the smallest size is --heads {smallest}")
+        raise UserError(
+            f"--heads {heads} gives {rule.name} zero layers; the smallest size is --heads {smallest}"
+        )
     return explicit_sizes(arch, heads * rule.head_dim, rule.n_layers(heads), heads, rule.head_dim)
 
 
 def explicit_sizes(
-    arch: str, d_model: int, n_layers: int, n_heads: int, head_dim: int | None = None, mlp_dim: int | None = None
+    arch: str,
+    d_model: int,
+    n_layers: int,
+    n_heads: int,
+    head_dim: int | None = None,
+    mlp_dim: int | None = None,
 ) -> dict[str, int]:
     """Given dimensions; head_dim defaults to d_model / n_heads, mlp_dim to the architecture's rule."""
     if head_dim is None:
@@ -526,7 +563,13 @@ def explicit_sizes(
             raise UserError(f"--n-heads {n_heads} does not divide --d-model {d_model}; give --head-dim")
         head_dim = d_model // n_heads
     mlp_dim = architecture(arch).mlp_dim(d_model) if mlp_dim is None else mlp_dim
-    return {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "head_dim": head_dim, "mlp_dim": mlp_dim}
+    return {
+        "d_model": d_model,
+        "n_layers": n_layers,
+        "n_heads": n_heads,
+        "head_dim": head_dim,
+        "mlp_dim": mlp_dim,
+    }
 
 
 def resonance_sizes(
@@ -553,7 +596,10 @@ def resonance_sizes(
     if d_model % groups:
         raise UserError(f"--model-dim {d_model} is not divisible by the {groups} groups (--n-heads)")
     modes = num_frequencies if mixer == "none" else num_frequencies or named[2]
-    return {**explicit_sizes("resonance", d_model, n_layers, groups, head_dim, mlp_dim), "num_frequencies": modes}
+    return {
+        **explicit_sizes("resonance", d_model, n_layers, groups, head_dim, mlp_dim),
+        "num_frequencies": modes,
+    }
 
 
 # ---- parameters and FLOPs ----
@@ -610,7 +656,12 @@ Weight = tuple[str, tuple[int, ...]]
 @cache
 def weights(config: ModelConfig) -> Counter[Weight]:
     """How many parameters of each kind and shape the model has as built; the kinds are those of its optimizers."""
-    structure, linear, sparse, d = config.architecture, config.linear_attention, config.sparsity, config.d_model
+    structure, linear, sparse, d = (
+        config.architecture,
+        config.linear_attention,
+        config.sparsity,
+        config.d_model,
+    )
     found: Counter[Weight] = Counter()
 
     def add(kind: str, *dims: int, times: int = 1) -> None:
@@ -689,4 +740,6 @@ def checkpointing_rule(mode: str) -> Callable[[int], str]:
     if name == "every-n" and count.isdigit() and int(count) > 0:
         return lambda layer: "full" if layer % int(count) == 0 else "none"
     hint = nearest(mode, CHECKPOINTING)
-    raise UserError(f"unknown activation checkpointing '{mode}'{hint}; known: {', '.join(CHECKPOINTING)} (K >= 1)")
+    raise UserError(
+        f"unknown activation checkpointing '{mode}'{hint}; known: {', '.join(CHECKPOINTING)} (K >= 1)"
+    )

@@ -80,8 +80,12 @@ class Decoder(nn.Module):
         """Whether passes with gradients compute the Hoyer penalty of the embedded tokens, for `take_hoyer`."""
         self.phase_lr_factor = 1.0
         """Factor on the learning rate of the oscillators' phases (resonance); set it before building the optimizer."""
-        self.token_embedding = Embedding(config.vocab_size, config.d_model, "tied" if config.tied else "embedding")
-        self.position_embedding = Embedding(config.seq_len, config.d_model) if config.learns_positions else None
+        self.token_embedding = Embedding(
+            config.vocab_size, config.d_model, "tied" if config.tied else "embedding"
+        )
+        self.position_embedding = (
+            Embedding(config.seq_len, config.d_model) if config.learns_positions else None
+        )
         self.dropout = Dropout(config.dropout)
         has_rotary = config.architecture.rotary
         self.rotary = Rotary(config.seq_len, config.rotated, config.rope_theta) if has_rotary else None
@@ -110,7 +114,11 @@ class Decoder(nn.Module):
         """
         hidden = self.hidden(tokens)
         if targets is None:
-            return full_logits(hidden, self.head_weight) if self.output_head is None else self.output_head(hidden)
+            return (
+                full_logits(hidden, self.head_weight)
+                if self.output_head is None
+                else self.output_head(hidden)
+            )
         return chunked_cross_entropy(
             hidden,
             self.head_weight,
@@ -158,7 +166,9 @@ class Decoder(nn.Module):
         else:
             # Compiled blocks would recompile at every token, which changes shapes. The import of the compiler takes
             # longer than a short text: without it nothing is compiled.
-            with torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext():
+            with (
+                torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+            ):
                 for block, state in zip(self.blocks, cache.states, strict=True):
                     x = _without_routing(block(x, rotary, state), [])
             cache.advance(tokens.shape[1])
@@ -211,15 +221,23 @@ class Decoder(nn.Module):
         """An empty decoding state for `batch` sequences of up to `max_len` tokens (default and limit: seq_len)."""
         limit = self.config.seq_len
         if batch < 1 or (max_len is not None and not 1 <= max_len <= limit):
-            raise UserError(f"a cache needs batch >= 1 and 1 <= max_len <= seq_len {limit}: got {batch} and {max_len}")
+            raise UserError(
+                f"a cache needs batch >= 1 and 1 <= max_len <= seq_len {limit}: got {batch} and {max_len}"
+            )
         capacity = max_len or limit
-        return Cache(batch, capacity, [block.mixer.new_state(batch, capacity) for block in self._typed_blocks()])
+        return Cache(
+            batch, capacity, [block.mixer.new_state(batch, capacity) for block in self._typed_blocks()]
+        )
 
     def _check(self, tokens: Tensor, start: int) -> None:
         if tokens.ndim != 2 or tokens.numel() == 0:
-            raise UserError(f"the shape of tokens is {list(tokens.shape)}; it must be [batch, length] and not empty")
+            raise UserError(
+                f"the shape of tokens is {list(tokens.shape)}; it must be [batch, length] and not empty"
+            )
         if tokens.dtype not in (torch.int64, torch.int32):
-            raise UserError(f"tokens are {str(tokens.dtype).removeprefix('torch.')}; they must be int64 or int32")
+            raise UserError(
+                f"tokens are {str(tokens.dtype).removeprefix('torch.')}; they must be int64 or int32"
+            )
         if start + tokens.shape[1] > self.config.seq_len:
             more = f" after {start} in the cache" if start else ""
             raise UserError(
@@ -326,8 +344,12 @@ class Block(nn.Module):
         self.attention_norm = make_norm(config, config.d_model)
         linear, architecture = config.linear_attention, config.architecture
         is_linear = linear is not None and layer in linear.layers
-        module, _, name = (architecture.linear_mixer_class if is_linear else architecture.mixer_class).partition(":")
-        self.attention = getattr(import_module(module), name)(config)  # its name in checkpoints, whatever it is
+        module, _, name = (
+            architecture.linear_mixer_class if is_linear else architecture.mixer_class
+        ).partition(":")
+        self.attention = getattr(import_module(module), name)(
+            config
+        )  # its name in checkpoints, whatever it is
         self.mlp_norm = make_norm(config, config.d_model)
         self.mlp = make_mlp(config, layer)
         self.residual_scale = config.residual_scale
@@ -340,7 +362,11 @@ class Block(nn.Module):
         return self.attention
 
     def forward(
-        self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: State | None = None, starts_BL: Tensor | None = None
+        self,
+        x_BLD: Tensor,
+        rotary_L1P2: Tensor | None,
+        state: State | None = None,
+        starts_BL: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Routing]:
         """[B, L, D]; with experts, also the sums that their router's losses need.
 
@@ -349,7 +375,10 @@ class Block(nn.Module):
         """
         if self.checkpointing == "none" or state is not None or not torch.is_grad_enabled():
             return self._compute(x_BLD, rotary_L1P2, state, starts_BL)
-        settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": self.dropout.probability > 0}
+        settings: dict[str, Any] = {
+            "use_reentrant": False,
+            "preserve_rng_state": self.dropout.probability > 0,
+        }
         if self.checkpointing == "selective":
             settings["context_fn"] = partial(create_selective_checkpoint_contexts, _SAVED_OPS)
         return checkpoint(self._compute, x_BLD, rotary_L1P2, None, starts_BL, **settings)

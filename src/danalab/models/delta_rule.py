@@ -133,7 +133,14 @@ class GatedDeltaNet(nn.Module):
         return _unit(q) * self.key_dim**-0.5, _unit(k), v
 
     def _rule(
-        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, b: Tensor, state: MatrixState | None, starts: Tensor | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        b: Tensor,
+        state: MatrixState | None,
+        starts: Tensor | None,
     ) -> Tensor:
         if state is None:
             return gated_delta_rule(q, k, v, g, b, starts_BT=starts)[0]
@@ -163,7 +170,9 @@ class ShortConvolution(nn.Module):
         self.size = size
         self.weight = nn.Parameter(torch.empty(channels, size))
 
-    def forward(self, x_BTC: Tensor, past_BPC: Tensor | None = None, starts_BT: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x_BTC: Tensor, past_BPC: Tensor | None = None, starts_BT: Tensor | None = None
+    ) -> Tensor:
         """[B, T, C], in the wider dtype of x and the weights.
 
         Args:
@@ -259,7 +268,9 @@ def gated_delta_rule(
     before = v.new_zeros(batch, heads, key_dim, value_dim) if state_BHKV is None else state_BHKV
     u, w, kept = (x.flatten(1, 3) for x in (u, w, to_end.unsqueeze(-1) * k))
     values, states = delta_scan(u, w, kept, from_start[..., -1].flatten(1), before.flatten(0, 1))
-    o = (between * (q @ k.mT)).flatten(1, 3) @ values + (from_start.unsqueeze(-1) * q).flatten(1, 3) @ states[:-1]
+    o = (between * (q @ k.mT)).flatten(1, 3) @ values + (from_start.unsqueeze(-1) * q).flatten(1, 3) @ states[
+        :-1
+    ]
     o_BTHV = o.unflatten(1, (batch, heads)).permute(1, 0, 3, 2, 4).flatten(1, 2)
     return o_BTHV[:, :length], states[-1].unflatten(0, (batch, heads))
 
@@ -335,7 +346,9 @@ def delta_scan_backward(
 scan_op.register_fake(
     lambda u, w, k, decay, state: (torch.empty_like(u), state.new_empty(u.shape[0] + 1, *state.shape))
 )
-delta_scan_backward.register_fake(lambda v, states, w, k, decay: (torch.empty_like(v), torch.empty_like(states)))
+delta_scan_backward.register_fake(
+    lambda v, states, w, k, decay: (torch.empty_like(v), torch.empty_like(states))
+)
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:

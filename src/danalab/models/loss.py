@@ -63,7 +63,11 @@ def chunked_cross_entropy(
 
 @torch.no_grad()
 def token_cross_entropy(
-    hidden: Tensor, head_weight: Tensor, targets: Tensor, ignore_index: int = -1, correct: Tensor | None = None
+    hidden: Tensor,
+    head_weight: Tensor,
+    targets: Tensor,
+    ignore_index: int = -1,
+    correct: Tensor | None = None,
 ) -> Tensor:
     """Cross-entropy of each target [nats], shaped like `targets`, 0 where these are `ignore_index`; no gradients.
 
@@ -117,8 +121,12 @@ def _problem(
         targets=flat.where(valid, 0),
         valid=valid,
         # without a valid target the mean is 0, not NaN
-        valid_count=_scalar(valid.sum() if valid_count is None else valid_count, exact, hidden.device).clamp(min=1),
-        position_count=_scalar(flat.numel() if position_count is None else position_count, exact, hidden.device),
+        valid_count=_scalar(valid.sum() if valid_count is None else valid_count, exact, hidden.device).clamp(
+            min=1
+        ),
+        position_count=_scalar(
+            flat.numel() if position_count is None else position_count, exact, hidden.device
+        ),
         dtype=dtype,
         shard=shard,
     )
@@ -128,12 +136,16 @@ def _problem(
 def _scalar(value: Tensor | float, dtype: torch.dtype, device: torch.device) -> Tensor:
     if isinstance(value, Tensor):
         return value.to(device, dtype)
-    return torch.full((), value, dtype=dtype, device=device)  # a fill: a copy from the host would wait for the device
+    return torch.full(
+        (), value, dtype=dtype, device=device
+    )  # a fill: a copy from the host would wait for the device
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, problem: _Problem, z_loss: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, rows: Tensor, weight: Tensor, problem: _Problem, z_loss: float
+    ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(rows, weight)
         ctx.problem, ctx.z_loss = problem, z_loss
@@ -141,7 +153,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         # float16, whose loss scale is known only in backward.
         z_factor = z_loss * problem.valid_count / problem.position_count
         unit = torch.ones_like(z_factor)
-        ce, lse, *ctx.grads = _forward_backward_rows(rows, weight, problem, unit, z_factor, ctx.needs_input_grad)
+        ce, lse, *ctx.grads = _forward_backward_rows(
+            rows, weight, problem, unit, z_factor, ctx.needs_input_grad
+        )
         return _losses(ce, lse, problem)
 
     @staticmethod
@@ -163,7 +177,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             z_factor = zero if grad_z is None else grad_z / ctx.problem.position_count
             scale = torch.maximum(ce_factor.abs(), z_factor.abs()).clamp(min=torch.finfo(zero.dtype).tiny)
             ce_factor, z_factor = ce_factor / scale, z_factor / scale
-            grads = _forward_backward_rows(rows, weight, ctx.problem, ce_factor, z_factor, ctx.needs_input_grad)[2:]
+            grads = _forward_backward_rows(
+                rows, weight, ctx.problem, ce_factor, z_factor, ctx.needs_input_grad
+            )[2:]
         grad_rows, grad_weight = (None if grad is None else grad.mul_(scale) for grad in grads)
         return grad_rows, grad_weight, None, None
 
@@ -176,7 +192,9 @@ def _matches_forward(grad_ce: Tensor | None, grad_z: Tensor | None, z_loss: floa
     if close.device.type == "cpu":
         return bool(close)
     # Reading the answer would wait for the device; there, other combinations are an error.
-    torch._assert_async(close, "chunked_cross_entropy: z_loss must be the factor by which the second result is added")
+    torch._assert_async(
+        close, "chunked_cross_entropy: z_loss must be the factor by which the second result is added"
+    )
     return True
 
 
@@ -201,7 +219,12 @@ def _forward_rows(
 
 
 def _forward_backward_rows(
-    rows: Tensor, weight: Tensor, problem: _Problem, ce_factor: Tensor, z_factor: Tensor, needs: tuple[bool, ...]
+    rows: Tensor,
+    weight: Tensor,
+    problem: _Problem,
+    ce_factor: Tensor,
+    z_factor: Tensor,
+    needs: tuple[bool, ...],
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """(cross-entropy [R], logsumexp [R], gradient of rows, of weight): of sum(ce) ce_factor + sum(lse^2) z_factor."""
     row_dtype, weight_dtype = rows.dtype, weight.dtype
@@ -235,7 +258,11 @@ def _forward_backward_rows(
 
 
 def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, ignore_index: int) -> None:
-    if head_weight.ndim != 2 or hidden.shape[-1] != head_weight.shape[1] or hidden.shape[:-1] != targets.shape:
+    if (
+        head_weight.ndim != 2
+        or hidden.shape[-1] != head_weight.shape[1]
+        or hidden.shape[:-1] != targets.shape
+    ):
         raise UserError(
             "chunked_cross_entropy needs hidden [..., D], head_weight [V, D] and targets [...]: "
             f"got {list(hidden.shape)}, {list(head_weight.shape)} and {list(targets.shape)}"
@@ -296,7 +323,9 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def logit_chunks(rows: Tensor, weight: Tensor, shard: VocabularyShard | None) -> Iterator[tuple[slice, Tensor]]:
+def logit_chunks(
+    rows: Tensor, weight: Tensor, shard: VocabularyShard | None
+) -> Iterator[tuple[slice, Tensor]]:
     """Yield (slice of rows, their logits [C, V] in float32 or more, which may be overwritten)."""
     buffer = None
     # Ranks with shards of the head must use the same chunks, also if the last shard is shorter.

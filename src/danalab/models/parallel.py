@@ -36,8 +36,21 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_module, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+)
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
@@ -95,7 +108,9 @@ def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
         elif role in ("gain", "zero_centered_gain", "embedding", "router"):
             plan[name] = _Whole(Shard(HEADS) if id(module) in of_heads else Replicate())
         else:
-            raise UserError(f"--tp-size: {model.config.arch} has a layer '{name}' of role {role}, which cannot be cut")
+            raise UserError(
+                f"--tp-size: {model.config.arch} has a layer '{name}' of role {role}, which cannot be cut"
+            )
     return plan
 
 
@@ -122,7 +137,9 @@ class _Cut(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, parameter in list(module.named_parameters(recurse=False)):
-            module.register_parameter(name, nn.Parameter(distribute_tensor(parameter, device_mesh, [Shard(self._dim)])))
+            module.register_parameter(
+                name, nn.Parameter(distribute_tensor(parameter, device_mesh, [Shard(self._dim)]))
+            )
         return module
 
 
@@ -143,7 +160,10 @@ class _Summed(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         assert isinstance(module, MixtureOfExperts)
-        module.enter, module.leave = partial(_sum_gradients, device_mesh), partial(_sum_over_ranks, device_mesh)
+        module.enter, module.leave = (
+            partial(_sum_gradients, device_mesh),
+            partial(_sum_over_ranks, device_mesh),
+        )
         return module
 
 
@@ -153,10 +173,16 @@ def _sum_gradients(mesh: DeviceMesh, x: Tensor) -> Tensor:
 
 
 def _sum_over_ranks(mesh: DeviceMesh, x: Tensor) -> Tensor:
-    return DTensor.from_local(x, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
+    return (
+        DTensor.from_local(x, mesh, [Partial()], run_check=False)
+        .redistribute(placements=[Replicate()])
+        .to_local()
+    )
 
 
-def _enter(layout: Placement, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
+def _enter(
+    layout: Placement, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh
+) -> tuple[Any, ...]:
     return (DTensor.from_local(inputs[0], mesh, [layout], run_check=False), *inputs[1:])
 
 
@@ -168,7 +194,9 @@ def check_expert_parallel(config: ModelConfig, ranks: int) -> None:
     """Check that a model's experts can be divided among `ranks`."""
     sparsity = config.sparsity
     if sparsity is None:
-        raise UserError(f"--expert-parallel: {config.arch} has no experts here; give --n-experts, or leave it out")
+        raise UserError(
+            f"--expert-parallel: {config.arch} has no experts here; give --n-experts, or leave it out"
+        )
     if sparsity.n_experts % ranks:
         fitting = ", ".join(str(n) for n in range(2, sparsity.n_experts + 1) if sparsity.n_experts % n == 0)
         raise UserError(

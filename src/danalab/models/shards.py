@@ -89,7 +89,9 @@ def vocabulary_shard(head_weight: Tensor) -> tuple[Tensor, VocabularyShard | Non
 
     mesh, placements = head_weight.device_mesh, head_weight.placements
     if mesh.ndim != 1 or placements != (Shard(0),):
-        raise UserError(f"chunked_cross_entropy: head_weight is sharded as {placements}; only (Shard(0),) can be used")
+        raise UserError(
+            f"chunked_cross_entropy: head_weight is sharded as {placements}; only (Shard(0),) can be used"
+        )
     vocab_size, ranks, rank = head_weight.shape[0], mesh.size(), mesh.get_local_rank()
     widest = -(-vocab_size // ranks)
     start = min(rank * widest, vocab_size)

@@ -61,7 +61,9 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, params: Any, **settings: Any):
         check_settings(type(self).__name__, settings)
         self._settings = self._with_decay(settings)
-        super().__init__(self.groups_of(params) if isinstance(params, nn.Module) else params, dict(self._settings))
+        super().__init__(
+            self.groups_of(params) if isinstance(params, nn.Module) else params, dict(self._settings)
+        )
         for name in ("betas", "momentum"):
             self.defaults.pop(name, None)  # OneCycleLR would cycle them, in one half of a hybrid optimizer
 
@@ -84,7 +86,9 @@ class Optimizer(torch.optim.Optimizer):
         """Refuse settings out of range; a ValueError names them. Subclasses add what is their own."""
         check_settings(type(self).__name__, group)
         if "betas" in group and len(group["betas"]) != self.betas:
-            raise ValueError(f"{type(self).__name__}: betas is {group['betas']}; it must be {self.betas} numbers")
+            raise ValueError(
+                f"{type(self).__name__}: betas is {group['betas']}; it must be {self.betas} numbers"
+            )
         if not all(p.is_floating_point() for p in group["params"]):
             raise ValueError(f"{type(self).__name__}: a parameter is not of real numbers")
         if self.decay_bound is not None and group.get("decay_bound") is None:
@@ -141,7 +145,9 @@ class Optimizer(torch.optim.Optimizer):
                         self.state[p][key] = torch.as_tensor(value).detach().to("cpu", torch.int64, copy=True)
                     elif key in fresh:
                         if fresh[key].shape != value.shape:
-                            raise ValueError(f"{type(self).__name__}: {key} has another shape; it is of another model")
+                            raise ValueError(
+                                f"{type(self).__name__}: {key} has another shape; it is of another model"
+                            )
                         self.state[p][key] = fresh[key].copy_(value)
 
     def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -180,7 +186,9 @@ class Optimizer(torch.optim.Optimizer):
                 if g is None or not p.numel():
                     continue
                 if g.layout is not torch.strided:
-                    raise ValueError(f"{type(self).__name__}: a gradient is sparse; it must be dense (sparse=False)")
+                    raise ValueError(
+                        f"{type(self).__name__}: a gradient is sparse; it must be dense (sparse=False)"
+                    )
                 state = self.state.get(p) or self._adopt(group, p)
                 if count:
                     state["step"] += 1
@@ -275,7 +283,9 @@ def hash32(x: Any) -> Any:
 FREE_WD_TS = 100.0  # time scale of a decay by omega where the length of the run is not known [steps]
 
 
-def independent_decay(owner: str, settings: Mapping[str, Any], wd_ts: float | None, bound: float | None) -> Group:
+def independent_decay(
+    owner: str, settings: Mapping[str, Any], wd_ts: float | None, bound: float | None
+) -> Group:
     """Settings with weight_decay = omega / wd_ts and wd_ts = horizon / 10 in place of omega and horizon:
     lambda(t) is omega / (wd_ts + t), at most `bound` times the peak rate. `wd_ts`: for settings without a
     time scale.
@@ -289,7 +299,9 @@ def independent_decay(owner: str, settings: Mapping[str, Any], wd_ts: float | No
     if rest.get("weight_decay"):
         raise ValueError(f"{owner}: omega and weight_decay both set the weight decay; give one of them")
     if horizon is not None and rest.get("wd_ts") is not None:
-        raise ValueError(f"{owner}: horizon and wd_ts both set the time scale of weight decay; give one of them")
+        raise ValueError(
+            f"{owner}: horizon and wd_ts both set the time scale of weight decay; give one of them"
+        )
     scale = rest.get("wd_ts") or (horizon / 10 if horizon else wd_ts or FREE_WD_TS)
     return {**rest, "weight_decay": omega / scale, "wd_ts": scale, "decay_bound": bound}
 
@@ -337,7 +349,16 @@ RANGES: dict[str, Range] = {
     **dict.fromkeys(("betas", "momentum"), _BELOW_ONE),
 }
 """Setting -> (test, words) of its range, or of each number of a tuple."""
-_MAY_BE_NONE = ("wd_ts", "horizon", "omega", "clipsnr", "alpha_warmup", "beta3_warmup", "aux_lr_factor", "matched_rms")
+_MAY_BE_NONE = (
+    "wd_ts",
+    "horizon",
+    "omega",
+    "clipsnr",
+    "alpha_warmup",
+    "beta3_warmup",
+    "aux_lr_factor",
+    "matched_rms",
+)
 
 
 def check_settings(owner: str, settings: Mapping[str, Any]) -> None:

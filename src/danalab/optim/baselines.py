@@ -49,7 +49,8 @@ def adamw(
     groups = list(params)
     if fused is None:  # the kernel for CPUs takes every tensor for a dense one
         fused = all(
-            p.is_contiguous() or p.is_contiguous(memory_format=_CHANNELS_LAST.get(p.ndim, torch.contiguous_format))
+            p.is_contiguous()
+            or p.is_contiguous(memory_format=_CHANNELS_LAST.get(p.ndim, torch.contiguous_format))
             for p in tensors_in(groups)
         )
     settings: dict[str, Any] = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
@@ -133,7 +134,9 @@ def whole_only(name: str, params: Any) -> list[Any]:
     """The parameters; UserError: they are sharded, and the optimizer needs whole tensors."""
     groups = list(params)
     if any(hasattr(p, "to_local") for p in tensors_in(groups)):
-        raise UserError(f"optimizer '{name}' needs whole tensors, and these are sharded; use ddp, or another optimizer")
+        raise UserError(
+            f"optimizer '{name}' needs whole tensors, and these are sharded; use ddp, or another optimizer"
+        )
     return groups
 
 
@@ -373,7 +376,9 @@ def signsgd(params: Any, lr: float = 2e-4, *, weight_decay: float = 0.0) -> torc
     return library("SignSGD", params, lr=lr, momentum=0.0, weight_decay=weight_decay)
 
 
-def signum(params: Any, lr: float = 2e-4, *, momentum: float = 0.9, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+def signum(
+    params: Any, lr: float = 2e-4, *, momentum: float = 0.9, weight_decay: float = 0.0
+) -> torch.optim.Optimizer:
     """Sign of the averaged gradient; Bernstein et al. 2018, arXiv 1802.04434.
 
     Args:
@@ -451,16 +456,22 @@ class SophiaG(Optimizer):
         maximize: bool = False,
     ):
         if not rho > 0 or hessian_interval < 1:
-            raise ValueError(f"SophiaG: rho is {rho}, hessian_interval {hessian_interval}; they must be above 0")
+            raise ValueError(
+                f"SophiaG: rho is {rho}, hessian_interval {hessian_interval}; they must be above 0"
+            )
         self.hessian_interval = hessian_interval
-        super().__init__(params, lr=lr, betas=betas, rho=rho, eps=eps, weight_decay=weight_decay, maximize=maximize)
+        super().__init__(
+            params, lr=lr, betas=betas, rho=rho, eps=eps, weight_decay=weight_decay, maximize=maximize
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "hessian_interval": self.hessian_interval}
 
     def hessian_is_due(self) -> bool:
         """Whether the next step needs an estimate: the first, and every `hessian_interval` after it."""
-        return max((int(state["step"]) for state in self.state.values()), default=0) % self.hessian_interval == 0
+        return (
+            max((int(state["step"]) for state in self.state.values()), default=0) % self.hessian_interval == 0
+        )
 
     @torch.no_grad()
     def update_hessian(self, n_labels: float) -> None:

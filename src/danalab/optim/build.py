@@ -150,7 +150,9 @@ def settings_of(name: str) -> dict[str, Setting]:
 
 def arguments_in(docstring: str) -> dict[str, str]:
     """Argument -> text of a docstring's `Args:` section."""
-    section = re.search(r"^( *)Args:\n((?:\1 +.*\n|\s*\n)+)", inspect.cleandoc(docstring) + "\n", re.MULTILINE)
+    section = re.search(
+        r"^( *)Args:\n((?:\1 +.*\n|\s*\n)+)", inspect.cleandoc(docstring) + "\n", re.MULTILINE
+    )
     entries = re.split(r"^    (?=\w+: )", section[2] if section else "", flags=re.MULTILINE)
     pairs = (entry.split(": ", 1) for entry in entries if ": " in entry)
     return {name: " ".join(text.split()) for name, text in pairs}
@@ -164,7 +166,9 @@ def read_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         setting = spelled.replace("-", "_")
         if setting not in known:
             have = ", ".join(known)
-            raise UserError(f"optimizer '{name}' has no setting '{spelled}'{nearest(setting, known)}; it has: {have}")
+            raise UserError(
+                f"optimizer '{name}' has no setting '{spelled}'{nearest(setting, known)}; it has: {have}"
+            )
         values[setting] = read_value(value) if isinstance(value, str) else value
     try:
         check_settings(name, values)
@@ -179,7 +183,9 @@ def read_value(text: str) -> Any:
     if text.lower() in words:
         return words[text.lower()]
     try:
-        numbers = [float(part) if re.search(r"[.einf]", part.lower()) else int(part) for part in text.split(",")]
+        numbers = [
+            float(part) if re.search(r"[.einf]", part.lower()) else int(part) for part in text.split(",")
+        ]
     except ValueError:
         return text
     return numbers[0] if len(numbers) == 1 else tuple(numbers)

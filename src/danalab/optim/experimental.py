@@ -262,7 +262,9 @@ class SNOO(torch.optim.Optimizer):
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise ValueError(f"SNOO: k is {k!r}; it must be a whole number of steps, at least 1")
         if not 0 < lr_outer < math.inf or not 0 <= mu < 1:
-            raise ValueError(f"SNOO: lr_outer is {lr_outer}, mu {mu}; they must be above 0, and at least 0 and below 1")
+            raise ValueError(
+                f"SNOO: lr_outer is {lr_outer}, mu {mu}; they must be above 0, and at least 0 and below 1"
+            )
         self.inner = inner
         outer = {"outer_k": k, "outer_lr": lr_outer, "outer_mu": mu}
         super().__init__(inner.param_groups, {**inner.defaults, **outer})
@@ -279,7 +281,11 @@ class SNOO(torch.optim.Optimizer):
         state = self.state[p]
         dtype = working_dtype(p)
         for key in ("outer", "outer_momentum"):
-            state[key] = state[key].to(dtype) if key in state else torch.zeros_like(p, dtype=dtype, requires_grad=False)
+            state[key] = (
+                state[key].to(dtype)
+                if key in state
+                else torch.zeros_like(p, dtype=dtype, requires_grad=False)
+            )
         if "outer_step" not in state:
             state["outer_step"] = torch.zeros((), dtype=torch.int64)
         return state

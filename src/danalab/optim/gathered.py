@@ -26,7 +26,9 @@ def orthogonalize_sharded(xs: Sequence[Any], chain: Sequence[Coefficients]) -> l
     for i, x in enumerate(xs):
         alike.setdefault((x.device_mesh, x.placements, x.ndim), []).append(i)
     for (mesh, placements, ndim), indices in alike.items():
-        cut = [d for d, placement in enumerate(placements) if not placement.is_replicate() and mesh.size(d) > 1]
+        cut = [
+            d for d, placement in enumerate(placements) if not placement.is_replicate() and mesh.size(d) > 1
+        ]
         by_rows = all(placements[d].dim == 0 for d in cut)
         local = [xs[i].to_local().to(fast_dtype(xs[i])) for i in indices]
         if not cut or (by_rows and ndim > 2):  # a rank has whole matrices

@@ -109,7 +109,9 @@ def kind_groups(model: nn.Module) -> list[dict[str, Any]]:
     model = unwrapped(model)
     kinds, without = parameter_kinds(model), undecayed(model)
     if not any(p.requires_grad for p in model.parameters()):
-        raise ValueError(f"{type(model).__name__}: no parameter requires gradients, there is nothing to optimize")
+        raise ValueError(
+            f"{type(model).__name__}: no parameter requires gradients, there is nothing to optimize"
+        )
     declare: Any = getattr(model, "learning_rate_factors", None)
     factors: Any = declare() if callable(declare) else {}
     groups: dict[tuple[str, bool, float], dict[str, Any]] = {}

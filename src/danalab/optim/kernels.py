@@ -99,7 +99,9 @@ def has_kernels(fused: bool | None) -> bool:
     except UserError as error:
         if fused:
             raise
-        log.warning("the fused optimizer step is not available, steps will take several times longer: %s", error)
+        log.warning(
+            "the fused optimizer step is not available, steps will take several times longer: %s", error
+        )
         return False
     return True
 
@@ -138,7 +140,9 @@ def step_natively(rule: Rule, moving: list[Moving]) -> list[Moving]:
             scalars.extend(_row(rule, group, t))
         if index:
             items[width * k + width - 1] = index
-    kernels.step(RULES[str(rule.kernel)], address, len(kept), scalars.buffer_info()[0], torch.get_num_threads())
+    kernels.step(
+        RULES[str(rule.kernel)], address, len(kept), scalars.buffer_info()[0], torch.get_num_threads()
+    )
     return rest
 
 
@@ -209,7 +213,9 @@ def _graph(
     def graph(olds: list[list[Tensor]], grads: list[Tensor], row: Tensor) -> list[list[Tensor]]:
         scalars = dict(zip(names, row.unbind(), strict=True))
         wide = ([x.to(dtype) for x in own] for own in zip(*olds, strict=True))
-        news = [update(p, g.to(dtype), *moments, **scalars) for (p, *moments), g in zip(wide, grads, strict=True)]
+        news = [
+            update(p, g.to(dtype), *moments, **scalars) for (p, *moments), g in zip(wide, grads, strict=True)
+        ]
         columns = [list(column) for column in zip(*news, strict=True)]
         if not in_place:
             return columns

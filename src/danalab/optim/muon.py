@@ -99,7 +99,9 @@ def coupled(group: Mapping[str, Any], t: int) -> dict[str, float]:
     """`lr` and `decay_factor` of a rule k (p - lr' u) that is p k - lr u: lr' = lr / k."""
     factor = 1 - float(group["lr"]) * decay_rate(group, t)
     if factor <= 0:
-        raise ValueError(f"weight decay takes {1 - factor:g} of a parameter in a step (lr {float(group['lr']):g})")
+        raise ValueError(
+            f"weight decay takes {1 - factor:g} of a parameter in a step (lr {float(group['lr']):g})"
+        )
     return {"lr": float(group["lr"]) / factor, "decay_factor": factor}
 
 

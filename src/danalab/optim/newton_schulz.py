@@ -48,7 +48,9 @@ def orthogonalize(x: Tensor, method: str = "newton-schulz", dtype: torch.dtype |
     tall = x.shape[-2] > x.shape[-1]
     wide = x.mT if tall else x
     stack = torch.empty(wide.shape, dtype=dtype or fast_dtype(x), device=x.device).copy_(wide)
-    stack = iterate(stack.flatten(0, -3) if x.ndim > 2 else stack[None], coefficients(method)).view(wide.shape)
+    stack = iterate(stack.flatten(0, -3) if x.ndim > 2 else stack[None], coefficients(method)).view(
+        wide.shape
+    )
     return stack.mT if tall else stack
 
 

@@ -269,14 +269,18 @@ def dana_muon(
             direction, m = muon_step(
                 g.reshape(shape), state.m.reshape(shape), t, delta=delta, kappa=kappa, matched_rms=matched_rms
             )
-            return p * (1 - lr * decays) - lr * direction.reshape(p.shape), state._replace(m=m.reshape(p.shape))
+            return p * (1 - lr * decays) - lr * direction.reshape(p.shape), state._replace(
+                m=m.reshape(p.shape)
+            )
         usual = 0.0625 if kind == "vector" else 0.25
         own = lr * (usual if aux_lr_factor is None else aux_lr_factor)
         direction, state = dana_step(g, state, t, **_clip(rule))
         falling = decays if wd_ts is None else decays / (1 + t / wd_ts)
         return p * (1 - own * falling) - own * direction, state
 
-    return _transformation(learning_rate, step, with_tau=True, matrices="kinds" if matrices is None else matrices)
+    return _transformation(
+        learning_rate, step, with_tau=True, matrices="kinds" if matrices is None else matrices
+    )
 
 
 def _member(
@@ -299,9 +303,13 @@ def _member(
         weight_decay, bound = omega / wd_ts, LogTimeOptimizer.decay_bound
     decays = not isinstance(weight_decay, Real) or weight_decay != 0
     if callable(learning_rate) and decays and peak_lr is None:
-        raise UserError("a learning-rate schedule with weight decay needs peak_lr: the decay follows lr / peak_lr")
+        raise UserError(
+            "a learning-rate schedule with weight decay needs peak_lr: the decay follows lr / peak_lr"
+        )
 
-    def step(p: Any, g: Any, state: Moments, t: Any, lr: Any, masked: bool, shape: Any) -> tuple[Any, Moments]:
+    def step(
+        p: Any, g: Any, state: Moments, t: Any, lr: Any, masked: bool, shape: Any
+    ) -> tuple[Any, Moments]:
         direction, state = dana_step(g, state, t, **_clip(rule))
         moved = p - lr * direction
         if not (decays and masked):
@@ -354,11 +362,15 @@ def _transformation(
         for path, p in jax.tree_util.tree_leaves_with_path(params):
             if not jnp.issubdtype(jnp.asarray(p).dtype, jnp.floating):
                 name = jax.tree_util.keystr(path) or "the parameter"
-                raise UserError(f"{name} is {jnp.asarray(p).dtype}: only real floating-point numbers can be optimized")
+                raise UserError(
+                    f"{name} is {jnp.asarray(p).dtype}: only real floating-point numbers can be optimized"
+                )
         leaves, tree = jax.tree.flatten(params)
         moments = []
         for p, (_, shape) in zip(map(jnp.asarray, leaves), facts(params, tree), strict=True):
-            own = zero_moments(p.shape if shape is None else (), _wide(p), with_tau)  # a matrix has a first moment only
+            own = zero_moments(
+                p.shape if shape is None else (), _wide(p), with_tau
+            )  # a matrix has a first moment only
             moments.append(own._replace(m=jnp.zeros(p.shape, _wide(p))))
         m, v = (tree.unflatten([getattr(own, name) for own in moments]) for name in ("m", "v"))
         tau = tree.unflatten([own.tau for own in moments]) if with_tau else None
@@ -429,7 +441,11 @@ def _check(settings: dict[str, Any]) -> None:
         test, words = RANGES.get("lr" if name == "learning_rate" else name, (None, ""))
         if isinstance(value, str):
             raise UserError(f"{name} is {value!r}; it must be a number")
-        if test is not None and isinstance(value, Real) and not (math.isfinite(float(value)) and test(float(value))):
+        if (
+            test is not None
+            and isinstance(value, Real)
+            and not (math.isfinite(float(value)) and test(float(value)))
+        ):
             raise UserError(f"{name} is {value}; it must be {words}")
         if name in ("peak_lr", "clipsnr") and isinstance(value, Real) and float(value) == 0:
             raise UserError(f"{name} is 0; it must be above 0, or None")

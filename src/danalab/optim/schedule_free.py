@@ -38,7 +38,9 @@ class ExactSwitch:
 
     def step(self, closure: Any = None) -> Any:
         if not self.param_groups[0]["train_mode"]:
-            raise ValueError(f"{type(self).__name__}: call train() before a step; the model has the averaged weights")
+            raise ValueError(
+                f"{type(self).__name__}: call train() before a step; the model has the averaged weights"
+            )
         return super().step(closure)  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -49,13 +49,17 @@ def get_schedule(name: str, steps: int, warmup: int = 0, **settings: Any) -> Sch
     for setting in settings:
         if setting not in known:
             have = ", ".join(known) or "none"
-            raise UserError(f"schedule '{key}' has no setting '{setting}'{nearest(setting, known)}; it has: {have}")
+            raise UserError(
+                f"schedule '{key}' has no setting '{setting}'{nearest(setting, known)}; it has: {have}"
+            )
     if steps < 1:
         raise UserError(f"schedule '{key}': steps is {steps}; it must be at least 1")
     if warmup < 0:
         raise UserError(f"schedule '{key}': warm-up is {warmup} steps, must not be negative")
     if key != "none" and warmup >= steps:
-        raise UserError(f"schedule '{key}': warm-up of {warmup} steps does not fit in a run of {steps}; shorten it")
+        raise UserError(
+            f"schedule '{key}': warm-up of {warmup} steps does not fit in a run of {steps}; shorten it"
+        )
     for setting, value in settings.items():
         if isinstance(value, (int, float)) and not math.isfinite(value):
             raise UserError(f"schedule '{key}': {setting} is {value}; it must be finite")
@@ -64,7 +68,9 @@ def get_schedule(name: str, steps: int, warmup: int = 0, **settings: Any) -> Sch
 
 def schedule_settings(name: str) -> dict[str, Any]:
     """The settings of schedule `name` with their defaults."""
-    parameters = list(inspect.signature(lookup(SCHEDULES, name, "schedule", own=True)).parameters.values())[2:]
+    parameters = list(inspect.signature(lookup(SCHEDULES, name, "schedule", own=True)).parameters.values())[
+        2:
+    ]
     return {parameter.name: parameter.default for parameter in parameters}
 
 
@@ -117,15 +123,21 @@ def cos_restarts(
     cycles, in runs of fewer steps one a step. Source: Loshchilov and Hutter 2017, arXiv 1608.03983 (SGDR),
     with T_mult = `cycle_factor`.
     """
-    _positive("cos_restarts", div_factor=div_factor, final_div_factor=final_div_factor, cycle_factor=cycle_factor)
+    _positive(
+        "cos_restarts", div_factor=div_factor, final_div_factor=final_div_factor, cycle_factor=cycle_factor
+    )
     length = steps - warmup
     cycles = min(4, length) if cycles is None else cycles
     if not 1 <= cycles <= length:
-        raise UserError(f"schedule 'cos-restarts': cycles is {cycles}; it must be from 1 to the {length} steps left")
+        raise UserError(
+            f"schedule 'cos-restarts': cycles is {cycles}; it must be from 1 to the {length} steps left"
+        )
     longest = cycles - 1 if cycle_factor > 1 else 0  # powers of at most 1 do not overflow
     shares = [cycle_factor ** (k - longest) for k in range(cycles)]
     if length * min(shares) < sum(shares) * (1 - 1e-9):
-        raise UserError(f"schedule 'cos-restarts': {cycles} cycles by {cycle_factor:g}: one has less than a step")
+        raise UserError(
+            f"schedule 'cos-restarts': {cycles} cycles by {cycle_factor:g}: one has less than a step"
+        )
     starts = [warmup + length * sum(shares[:k]) / sum(shares) for k in range(cycles + 1)]
     last = 1 / (div_factor * final_div_factor)
 
@@ -156,7 +168,9 @@ def wsd(
         raise UserError(f"schedule 'wsd': fract_decay is {fract_decay}; it must be between 0 and 1")
     if final_lr_scale is None:
         if kind == "exp":
-            raise UserError("schedule 'wsd': decay_type 'exp' never falls to 0; give final_lr_scale, such as 0.01")
+            raise UserError(
+                "schedule 'wsd': decay_type 'exp' never falls to 0; give final_lr_scale, such as 0.01"
+            )
         final_lr_scale = 0.0
     if not 0 <= final_lr_scale <= 1:
         raise UserError(f"schedule 'wsd': final_lr_scale is {final_lr_scale}; it must be between 0 and 1")

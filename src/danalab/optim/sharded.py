@@ -55,7 +55,9 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         build: Any = find_optimizer(optimizer)
         if not supports_shards(optimizer):
             raise UserError(f"optimizer '{optimizer}' needs whole tensors and cannot be sharded; use DDP")
-        self._group = process_group if process_group is not None or not dist.is_initialized() else dist.group.WORLD
+        self._group = (
+            process_group if process_group is not None or not dist.is_initialized() else dist.group.WORLD
+        )
         self._rank = dist.get_rank(self._group) if dist.is_initialized() else 0
         self._ranks = dist.get_world_size(self._group) if dist.is_initialized() else 1
         settings |= {} if lr is None else {"lr": lr}
@@ -71,9 +73,15 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         for group, own in zip(self.param_groups, names, strict=True):
             group["param_names"] = own
         self._params: list[Tensor] = [p for group in self.param_groups for p in group["params"]]
-        kinds = [is_hybrid and group["kind"] in ORTHOGONALISED for group in self.param_groups for _ in group["params"]]
+        kinds = [
+            is_hybrid and group["kind"] in ORTHOGONALISED
+            for group in self.param_groups
+            for _ in group["params"]
+        ]
         self._buckets = layout(self._params, kinds, self._ranks)
-        self._own = {piece.parameter: piece for b in self._buckets for piece in b.pieces if piece.owner == self._rank}
+        self._own = {
+            piece.parameter: piece for b in self._buckets for piece in b.pieces if piece.owner == self._rank
+        }
         self._shards: dict[int, nn.Parameter] = {}
         for i, piece in self._own.items():
             p = self._params[i]
@@ -89,7 +97,9 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             indices = range(index, index + len(group["params"]))
             index += len(indices)
             own = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-            self.inner.add_param_group({**own, "params": [self._shards[i] for i in indices if i in self._shards]})
+            self.inner.add_param_group(
+                {**own, "params": [self._shards[i] for i in indices if i in self._shards]}
+            )
         self._counts = [0] * len(self._params)
         self._synced = False
         self._moved = [False] * len(self._params)
@@ -100,7 +110,9 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Only at construction, where parameters get their owners."""
         if "_addresses" in self.__dict__:
-            raise UserError("groups cannot be added to a sharded optimizer; give the whole model at construction")
+            raise UserError(
+                "groups cannot be added to a sharded optimizer; give the whole model at construction"
+            )
         super().add_param_group(param_group)
 
     # ---- a step ----
@@ -117,7 +129,9 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         if self._synced and all(p.grad is None for p in self._params):
             return
         if any(p.data_ptr() != address for p, address in zip(self._params, self._addresses, strict=True)):
-            raise UserError("a parameter was moved after the optimizer was built; move the model to its device first")
+            raise UserError(
+                "a parameter was moved after the optimizer was built; move the model to its device first"
+            )
         there = torch.tensor([p.grad is not None for p in self._params], dtype=torch.int32)
         there = self._reduced(there.to(self._params[0].device))
         moved = [bool(flag) for flag in there.tolist()]
@@ -300,7 +314,9 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         ]:
             raise UserError("the state is of other parameter groups than these")
         for own, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            own.update({key: value for key, value in saved.items() if key not in ("params", "param_names", "fused")})
+            own.update(
+                {key: value for key, value in saved.items() if key not in ("params", "param_names", "fused")}
+            )
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]  # numbers, or names
         for i, key in enumerate(keys):
             entry = state_dict["state"].get(key, {})
@@ -321,7 +337,9 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                     values = value.to_local()
                 else:
                     values = value.reshape(-1)
-                    values = values[piece.start : piece.stop] if value.shape == self._params[i].shape else values
+                    values = (
+                        values[piece.start : piece.stop] if value.shape == self._params[i].shape else values
+                    )
                 like = state.get(key, shard.detach())
                 state[key] = values.to(like.device, like.dtype, copy=True).view(like.shape)
 
@@ -366,7 +384,9 @@ def sharded_state_dict(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return optimizer.state_dict() if own is None else own()
 
 
-def empty_shard(optimizer: torch.optim.Optimizer, index: int, shape: Sequence[int], dtype: torch.dtype) -> SavedTensor:
+def empty_shard(
+    optimizer: torch.optim.Optimizer, index: int, shape: Sequence[int], dtype: torch.dtype
+) -> SavedTensor:
     """Zeros for this rank's part of a state tensor."""
     own = getattr(optimizer, "empty_shard", None)
     if own is not None:

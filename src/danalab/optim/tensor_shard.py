@@ -87,7 +87,9 @@ SavedTensor = Tensor | TensorShard
 """What a rank has of a tensor of a checkpoint; a DTensor is a Tensor."""
 
 
-def blocks_of(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def blocks_of(
+    shape: tuple[int, ...], start: int, stop: int
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """(offsets, sizes) of the blocks that cover elements [start, stop) of a flattened array of this shape.
 
     They are the rest of a first row, whole rows and the beginning of a last row, recursively within

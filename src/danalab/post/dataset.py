@@ -73,7 +73,9 @@ class ChatDataset(Dataset):
 
     def check_vocab(self, vocab_size: int) -> None:
         if self.chat.n_ids > vocab_size:
-            raise UserError(f"{self.path}: special tokens need {self.chat.n_ids} ids, the model has {vocab_size}")
+            raise UserError(
+                f"{self.path}: special tokens need {self.chat.n_ids} ids, the model has {vocab_size}"
+            )
 
 
 class ConversationDataset(ChatDataset):
@@ -98,12 +100,16 @@ class ConversationDataset(ChatDataset):
             identity.encode(),
             lambda split: ConversationDataset(words, splits, split, chat, seq_len=seq_len, masked=masked),
         )
-        self._packed_rows = lru_cache(maxsize=2)(partial(ConversationRows, conversations, chat, masked=masked))
+        self._packed_rows = lru_cache(maxsize=2)(
+            partial(ConversationRows, conversations, chat, masked=masked)
+        )
         rows = self.rows(seq_len)
         self.counts = rows.counts
         if rows.n == 0:
             shortest = int((conversations.ends - conversations.starts).min())
-            raise UserError(f"{self.path} ({split}): no whole turn within --seq-len {seq_len}; shortest: {shortest}")
+            raise UserError(
+                f"{self.path} ({split}): no whole turn within --seq-len {seq_len}; shortest: {shortest}"
+            )
         self.n_tokens = rows.n * seq_len
 
     def rows(self, seq_len: int) -> ConversationRows:
@@ -127,7 +133,10 @@ def tokenize(words: Iterable[str], chat: ChatFormat, *, skips: bool = False) -> 
 
     A UserError names a malformed line; with `skips` such lines are left out, and counted in the log.
     """
-    parts = [_of_file(Path(word), chat, skips) if _has_conversations(word) else _of_task(word, chat) for word in words]
+    parts = [
+        _of_file(Path(word), chat, skips) if _has_conversations(word) else _of_task(word, chat)
+        for word in words
+    ]
     if not parts:
         raise UserError("no conversations: give --data FILE.jsonl, or the name of a task")
     offsets = np.cumsum([0, *(len(part.ids) for part in parts[:-1])])
@@ -138,7 +147,9 @@ def tokenize(words: Iterable[str], chat: ChatFormat, *, skips: bool = False) -> 
 
 def _has_conversations(word: str) -> bool:
     """Whether a word is a file of conversations; else a task, with settings or a file of problems."""
-    if word.partition(":")[0] in TASKS or ".py:" in word:  # also where a file is called like it, which is ./NAME
+    if (
+        word.partition(":")[0] in TASKS or ".py:" in word
+    ):  # also where a file is called like it, which is ./NAME
         return False
     if not Path(word).is_file():
         return ":" not in word and (word.endswith((".jsonl", ".json")) or "/" in word)
@@ -163,7 +174,9 @@ def _of_file(file: Path, chat: ChatFormat, skips: bool) -> TokenizedConversation
 
 def _of_task(word: str, chat: ChatFormat) -> TokenizedConversations:
     task, _ = make_task(word, size=TASK_CONVERSATIONS)
-    return _tokenized(((f"task {word}, problem {i}", task.problem(i).conversation()) for i in range(len(task))), chat)
+    return _tokenized(
+        ((f"task {word}, problem {i}", task.problem(i).conversation()) for i in range(len(task))), chat
+    )
 
 
 def _tokenized(
@@ -225,7 +238,9 @@ class TokenizedConversations:
         starts = self.starts
         places = [np.arange(int(starts[number]), int(self.ends[number])) for number in numbers]
         chosen = np.concatenate(places)
-        return TokenizedConversations(self.ids[chosen], self.said[chosen], np.cumsum([len(each) for each in places]))
+        return TokenizedConversations(
+            self.ids[chosen], self.said[chosen], np.cumsum([len(each) for each in places])
+        )
 
     def split(self, share: float, key: bytes) -> tuple[TokenizedConversations, TokenizedConversations]:
         """(the others, a random `share` of at least one), by a keyed permutation; UserError: fewer than two."""
@@ -260,7 +275,9 @@ class PackingCounts:
 class ConversationRows:
     """Rows of `seq_len` positions for `danalab.data.order.batches`; `masked`: only the assistant's are targets."""
 
-    def __init__(self, conversations: TokenizedConversations, chat: ChatFormat, seq_len: int, *, masked: bool):
+    def __init__(
+        self, conversations: TokenizedConversations, chat: ChatFormat, seq_len: int, *, masked: bool
+    ):
         self.seq_len, self._masked, self._bos = seq_len, masked, chat.bos
         self._ids, self._said, all_starts = conversations.ids, conversations.said, conversations.starts
         whole = kept_lengths(conversations, chat.assistant_end, len(self._ids) + 1)
@@ -295,7 +312,9 @@ class ConversationRows:
                 start, length = int(self._starts[number]), int(self._lengths[number])
                 ids, said = (each[start : start + length + 1] for each in (self._ids, self._said))
                 inputs[index, at : at + length] = ids[:-1]
-                targets[index, at : at + length] = np.where(said[1:], ids[1:], IGNORED) if self._masked else ids[1:]
+                targets[index, at : at + length] = (
+                    np.where(said[1:], ids[1:], IGNORED) if self._masked else ids[1:]
+                )
                 at += length
         return torch.from_numpy(inputs), torch.from_numpy(targets)
 

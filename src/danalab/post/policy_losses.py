@@ -107,7 +107,9 @@ class PolicyObjective:
 
     def total(self, active_tokens: float, sequences: float, max_tokens: int) -> float:
         """The divisor, from counts of the global batch: active tokens, sampled answers, and their limit of tokens."""
-        return {"tokens": active_tokens, "sequences": sequences, "budget": sequences * max_tokens}[self.normaliser]
+        return {"tokens": active_tokens, "sequences": sequences, "budget": sequences * max_tokens}[
+            self.normaliser
+        ]
 
 
 def _clipped_ratio(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:

@@ -54,7 +54,9 @@ def configure(flags: RlFlags) -> RlConfig:
     """The configuration of a run that starts from `flags.run`; UserError: ranks that do not hold the whole model."""
     if flags.expert_parallel or flags.distributed_backend in ("fsdp", "diloco"):
         what = "--expert-parallel" if flags.expert_parallel else flags.distributed_backend
-        raise UserError(f"danalab rl: not with {what}: each rank samples from a whole model; take ddp or zero")
+        raise UserError(
+            f"danalab rl: not with {what}: each rank samples from a whole model; take ddp or zero"
+        )
     _, settings = continued(flags, RlConfig, "rl", flags.task)
     return RlConfig(**{**settings, "global_batch": flags.problems * flags.samples})
 
@@ -196,7 +198,9 @@ class PolicyLoss(Loss):
             loss = loss + self._kl * self._objective.reduce(penalty, tokens, total)
             metrics["kl"] = penalty.detach().sum() / active
         reported = loss.detach()
-        if self.balance is not None and totals[0]:  # without answers the experts' use in the step before counts on
+        if (
+            self.balance is not None and totals[0]
+        ):  # without answers the experts' use in the step before counts on
             loss = loss + self.balance.loss(model.take_routing(), totals[2])
         return LossTerms(loss, reported, metrics)
 
@@ -211,10 +215,14 @@ class TaskDataset(ChatDataset):
     `reward`: of all problems, or empty; a file counts by its content. UserError: no task, or malformed data.
     """
 
-    def __init__(self, specifications: tuple[str, ...], chat: ChatFormat, *, seed: int, row_tokens: int, reward: str):
+    def __init__(
+        self, specifications: tuple[str, ...], chat: ChatFormat, *, seed: int, row_tokens: int, reward: str
+    ):
         made = [make_task(text) for text in specifications]
         if not made:
-            raise UserError("no task: give --task arithmetic, a FILE.jsonl, or another; docs/rl.md lists them")
+            raise UserError(
+                "no task: give --task arithmetic, a FILE.jsonl, or another; docs/rl.md lists them"
+            )
         self.tasks = [task for task, _ in made]
         self.mixture = TaskMixture(self.tasks, [weight for _, weight in made], seed=seed)
         self.specifications = specifications

@@ -82,7 +82,10 @@ class Rollouts(BatchSource):
             with torch.no_grad(), self._autocast():
                 for start in range(0, len(batch), together):
                     part = batch.rows(slice(start, start + together)).to(device)
-                    logits = self._reference(part.inputs)[..., : self._chat.n_ids].float() / self._settings.temperature
+                    logits = (
+                        self._reference(part.inputs)[..., : self._chat.n_ids].float()
+                        / self._settings.temperature
+                    )
                     parts.append(target_log_probs(logits, part.targets).cpu())
             batch.extra["reference_log_probs"] = torch.cat(parts)
         return batch
@@ -92,7 +95,9 @@ class Rollouts(BatchSource):
         first = self._world.dp_rank * per_rank
         groups, start = range(first, first + per_rank), step * settings.problems
         # The keys seed the sampling: any number of ranks draws the same answers.
-        problems = {(settings.data_seed, step, group): self._mixture[start + group].problem for group in groups}
+        problems = {
+            (settings.data_seed, step, group): self._mixture[start + group].problem for group in groups
+        }
         assert self._engine is not None
         with self._engine() as engine, self._autocast():
             answered = answer_problems(
@@ -132,7 +137,9 @@ class Rollouts(BatchSource):
         """Keep what a row of metrics shows of a step."""
         if not counts["groups"]:
             context = self._settings.seq_len
-            raise UserError(f"no problem of the step leaves space for an answer in a context of {context} tokens")
+            raise UserError(
+                f"no problem of the step leaves space for an answer in a context of {context} tokens"
+            )
         n = counts["answers"]
         mean = counts["reward"] / n
         self._totals["steps"] += 1

@@ -113,7 +113,9 @@ def _conversations(
         val = tokenize(val_data, chat, skips=skips)
     else:
         train, val = train.split(val_share, b"validation")
-    return ConversationDataset(data, {"train": train, "val": val}, "train", chat, seq_len=seq_len, masked=masked)
+    return ConversationDataset(
+        data, {"train": train, "val": val}, "train", chat, seq_len=seq_len, masked=masked
+    )
 
 
 def _stage(
@@ -134,7 +136,9 @@ COPY, START = "base", "start.json"
 """Names in the run folder of a stage: weights of its base run with more rows; the checkpoint that it starts from."""
 
 
-def continued(flags: Any, kind: type[TrainConfig], stage: str, words: tuple[str, ...]) -> tuple[Run, dict[str, Any]]:
+def continued(
+    flags: Any, kind: type[TrainConfig], stage: str, words: tuple[str, ...]
+) -> tuple[Run, dict[str, Any]]:
     """(the run `flags.run`, settings of a stage that continues it on the data `words`, with its tokenizer)."""
     base = open_run(flags.run)
     run_dir = flags.run_dir or Path(os.path.normpath(f"{flags.run}-{stage}"))
@@ -259,7 +263,9 @@ def extend_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
     from danalab.data.tokenizers import BpeTokenizer
 
     if not isinstance(tokenizer, BpeTokenizer):
-        raise UserError(f"tokenizer {tokenizer.name}: has no special token {missing[0]}, and none can be added")
+        raise UserError(
+            f"tokenizer {tokenizer.name}: has no special token {missing[0]}, and none can be added"
+        )
     engine = Engine.from_str(tokenizer.to_json())
     engine.add_special_tokens(missing)
     extended = BpeTokenizer(engine, tokenizer.name, eos=[tokenizer.eos])
@@ -289,7 +295,9 @@ def extend_vocabulary(model: Decoder, n_ids: int) -> Decoder:
             target[name][: len(value)].copy_(value) if value.ndim else target[name].copy_(value)
             if value.ndim and len(target[name]) > len(value):
                 target[name][old:] = value.mean(0)
-    log.info("the model has %d token ids instead of %d; new rows are the mean of the others", padded(n_ids), old)
+    log.info(
+        "the model has %d token ids instead of %d; new rows are the mean of the others", padded(n_ids), old
+    )
     return larger
 
 

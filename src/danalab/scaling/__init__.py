@@ -5,4 +5,12 @@ from danalab.scaling.learning_rate import learning_rate
 from danalab.scaling.optimizer_flops import optimizer_flops
 from danalab.scaling.plan import Plan, dimensions, plan
 
-__all__ = ["Plan", "dimensions", "flops_per_token", "learning_rate", "optimizer_flops", "parameter_count", "plan"]
+__all__ = [
+    "Plan",
+    "dimensions",
+    "flops_per_token",
+    "learning_rate",
+    "optimizer_flops",
+    "parameter_count",
+    "plan",
+]

@@ -32,7 +32,9 @@ FITTED_TOKENS = 32 * SEQUENCE
 """Tokens of a step in the runs that the laws were fitted on."""
 
 
-_FALLING_WITH_THE_BATCH = {"enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"}}
+_FALLING_WITH_THE_BATCH = {
+    "enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"}
+}
 """Laws that are too high at small batches: at 1,024 tokens a step and 12 k to 197 k parameters the best rate is 0.25 of
 AdamW's and 0.25 to 0.5 of ADana's on enoki, but 0.5 to 2 times Dana-Star-MK4's, and ADana's on qwen3 is right."""
 _LEAST_PARAMS = {("qwen3", "adamw"): 25_165_824}
@@ -126,7 +128,9 @@ _TABLES: dict[tuple[str, int], _Rows] = {
     ("qwen3", 512): {},
 }
 
-_NEAREST = {"qwen3next": "qwen3"}  # architecture without a table -> the one with the same blocks; the others: enoki
+_NEAREST = {
+    "qwen3next": "qwen3"
+}  # architecture without a table -> the one with the same blocks; the others: enoki
 
 
 def largest_decay(opt: str) -> float:
@@ -184,16 +188,24 @@ def lr_law(arch: str, opt: str, kappa: float = KAPPA, batch: float = 32) -> tupl
     return law.times(rate.factor), f"{source}{times} ({rate.source})"
 
 
-def law_rate(arch: str, opt: str, non_emb_params: float, kappa: float, tokens_per_step: int) -> tuple[float, str]:
+def law_rate(
+    arch: str, opt: str, non_emb_params: float, kappa: float, tokens_per_step: int
+) -> tuple[float, str]:
     """(the law's rate for size P, held for small models; its source in words). UserError: unknown optimizer."""
     law, source = lr_law(arch, opt, kappa, tokens_per_step / SEQUENCE)
-    least = 0 if arch == "resonance" or law.d == 0 else _LEAST_PARAMS.get(fitted_row(arch, canonical_name(opt)), 0)
+    least = (
+        0
+        if arch == "resonance" or law.d == 0
+        else _LEAST_PARAMS.get(fitted_row(arch, canonical_name(opt)), 0)
+    )
     if non_emb_params < least:
         source += f", held below {least / 1e6:.0f}M parameters"
     return law(max(non_emb_params, least)), source
 
 
-def learning_rate(arch: str, opt: str, non_emb_params: float, kappa: float = KAPPA, global_batch: int = 32) -> float:
+def learning_rate(
+    arch: str, opt: str, non_emb_params: float, kappa: float = KAPPA, global_batch: int = 32
+) -> float:
     """Peak learning rate by the fitted law a (b + P)^d.
 
     Args:
@@ -207,7 +219,9 @@ def learning_rate(arch: str, opt: str, non_emb_params: float, kappa: float = KAP
     return lr_law(arch, opt, kappa, global_batch)[0](non_emb_params)
 
 
-def decay_lr(arch: str, opt: str, lr: float, non_emb_params: float, kappa: float = KAPPA, batch: int = 32) -> float:
+def decay_lr(
+    arch: str, opt: str, lr: float, non_emb_params: float, kappa: float = KAPPA, batch: int = 32
+) -> float:
     """The factor on weight_decay in the relative shrinkage of a weight per step at the peak rate.
 
     It is `lr` with two exceptions: Prodigy's step is lr x d, with d near AdamW's learning rate; and SGD's decay is part
@@ -226,7 +240,11 @@ def advice(arch: str, opt: str, tokens_per_step: int, horizon: float) -> list[st
     """
     told = []
     table, row = fitted_row(arch, opt)
-    if arch != "resonance" and row in _FALLING_WITH_THE_BATCH.get(table, ()) and tokens_per_step < FITTED_TOKENS:
+    if (
+        arch != "resonance"
+        and row in _FALLING_WITH_THE_BATCH.get(table, ())
+        and tokens_per_step < FITTED_TOKENS
+    ):
         factor = (tokens_per_step / FITTED_TOKENS) ** (1 / 3)
         told.append(
             f"{tokens_per_step:,} tokens a step: below {FITTED_TOKENS:,} the best rate was about {factor:.2g} of the "

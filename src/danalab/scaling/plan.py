@@ -129,7 +129,9 @@ def plan(
     Source: arXiv 2602.05298, appendix on the scaling ladder; Hoffmann et al. 2022 for the horizon.
     """
     if (heads is None) == (model is None):
-        raise UserError("give either --heads or explicit dimensions (--d-model, --n-layers, --n-heads), not both")
+        raise UserError(
+            "give either --heads or explicit dimensions (--d-model, --n-layers, --n-heads), not both"
+        )
     opt = canonical_name(opt)
     if model is None:
         model = ModelConfig.from_heads(arch, heads or 0, vocab_size, seq_len, **shape)
@@ -142,7 +144,9 @@ def plan(
         steps = horizon(model, tokens_per_step, tokens_per_param, horizon_basis)
     warmup = usual_warmup(steps) if warmup_steps is None else warmup_steps
     if not 0 <= warmup < steps:
-        raise UserError(f"--warmup-steps is {warmup}; it must lie in 0..{steps - 1}: the run has {steps} steps")
+        raise UserError(
+            f"--warmup-steps is {warmup}; it must lie in 0..{steps - 1}: the run has {steps} steps"
+        )
     if lr is None:
         lr, lr_source = law_rate(model.arch, opt, model.non_emb_params, kappa, tokens_per_step)
     omega = OMEGA if omega is None else omega
@@ -171,7 +175,9 @@ def plan(
     )
 
 
-def dimensions(arch: str, heads: int, vocab_size: int = GPT2_VOCAB, n_kv_heads: int | None = None) -> ModelConfig:
+def dimensions(
+    arch: str, heads: int, vocab_size: int = GPT2_VOCAB, n_kv_heads: int | None = None
+) -> ModelConfig:
     """The model of `arch` with this number of attention heads; see `ModelConfig.from_heads`."""
     return ModelConfig.from_heads(arch, heads, vocab_size, n_kv_heads=n_kv_heads)
 

@@ -40,7 +40,9 @@ class TokenText(NamedTuple):
     """The most likely tokens: (bytes, log-probability)."""
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, token: int, logprob: float | None, top: Sequence[tuple[int, float]]) -> TokenText:
+    def of(
+        cls, tokenizer: Tokenizer, token: int, logprob: float | None, top: Sequence[tuple[int, float]]
+    ) -> TokenText:
         """A token with its text, and those of the most likely ones."""
         decode = tokenizer.decode_bytes
         return cls(decode([token]), logprob, tuple((decode([each]), value) for each, value in top))
@@ -97,7 +99,9 @@ class Answer:
 class TextReader:
     """Reads plain text, after an `echo` of the prompt with its tokens; special tokens have no text."""
 
-    def __init__(self, tokenizer: Tokenizer, request: Request, echo: str = "", scored: Sequence[TokenText] = ()):
+    def __init__(
+        self, tokenizer: Tokenizer, request: Request, echo: str = "", scored: Sequence[TokenText] = ()
+    ):
         self.tokenizer, self.request, self._constraint = tokenizer, request, request.constraint
         self._stream = TextStream(tokenizer, request.parameters.stop)
         self._specials = frozenset(tokenizer.specials.values())
@@ -109,8 +113,12 @@ class TextReader:
         """The delta of one token. Raises RequestError: the engine could not draw one."""
         if event.finish_reason == "error":
             if self._constraint is not None and not self._constraint.mask().any():
-                raise RequestError(400, "the JSON schema allows no further text, or is too large", code="schema_error")
-            raise RequestError(500, "no token can be drawn: the model's logits are not finite", code="engine_error")
+                raise RequestError(
+                    400, "the JSON schema allows no further text, or is too large", code="schema_error"
+                )
+            raise RequestError(
+                500, "no token can be drawn: the model's logits are not finite", code="engine_error"
+            )
         text, self._echo = self._echo, ""
         is_special = event.token in self._specials
         # After an echo a special token is listed, too: its reader counts tokens from the end of the prompt.
@@ -190,7 +198,9 @@ class ChatReader(TextReader):
         except ValueError:  # cut off by max_tokens
             return Delta(finish_reason="length")
         arguments = json.dumps(call["arguments"], ensure_ascii=False)
-        return Delta(call=FunctionCall(f"call_{uuid.uuid4().hex}", call["name"], arguments), finish_reason="tool_calls")
+        return Delta(
+            call=FunctionCall(f"call_{uuid.uuid4().hex}", call["name"], arguments), finish_reason="tool_calls"
+        )
 
 
 # ---- on the wire ----

@@ -44,7 +44,9 @@ JSON_TYPE = re.compile(r"application/(json|[\w.+-]+\+json)\s*(;|$)", re.IGNORECA
 Served = tuple[ChatModel, EngineWorker]
 
 
-def create_app(served: Sequence[Served], settings: ServerSettings, ready: Callable[[], None] = lambda: None) -> Any:
+def create_app(
+    served: Sequence[Served], settings: ServerSettings, ready: Callable[[], None] = lambda: None
+) -> Any:
     """The server of models of different names with their engines, the first the default; calls `ready` at its start."""
     api = Api({model.name: (model, worker) for model, worker in served}, settings)
 
@@ -91,7 +93,9 @@ class Api:
         """POST /v1/completions."""
         return await self._answer(request, CompletionRequest, plan_completion, CompletionWriter)
 
-    async def _answer(self, request: Request, kind: Any, plan: Any, writer_class: type[CompletionWriter]) -> Response:
+    async def _answer(
+        self, request: Request, kind: Any, plan: Any, writer_class: type[CompletionWriter]
+    ) -> Response:
         body = await _body(request, self._settings.max_body_kb * 1024)
 
         def planned() -> tuple[Any, str, Served, Any]:
@@ -133,7 +137,9 @@ class Api:
 
     async def models(self, _: Request) -> Response:
         """GET /v1/models."""
-        return JsonAnswer({"object": "list", "data": [_model_card(model) for model, _ in self._served.values()]})
+        return JsonAnswer(
+            {"object": "list", "data": [_model_card(model) for model, _ in self._served.values()]}
+        )
 
     async def model(self, request: Request) -> Response:
         """GET /v1/models/NAME."""
@@ -262,13 +268,13 @@ class Gate:
         match = re.fullmatch(r"(?:\[([^][]*)\]|([^:]*))(?::\d*)?", host)
         name = "" if match is None else (match[1] or match[2] or "").lower()
         if self.is_local and name not in LOCAL_HOSTS:  # another page's name for this machine: DNS rebinding
-            must = (
-                f"it must be one of {', '.join(LOCAL_HOSTS)}, or the server's --host must be an address of the network"
-            )
+            must = f"it must be one of {', '.join(LOCAL_HOSTS)}, or the server's --host an address of the network"
             raise RequestError(400, f"the Host header is {host!r:.100}; {must}")
         is_own = origin is None or origin.partition("://")[2] == host or {origin, "*"} & set(self._origins)
         if request.method == "POST" and not is_own:
-            raise RequestError(403, f"pages of {origin:.100} may not ask this server; --cors-origin admits them")
+            raise RequestError(
+                403, f"pages of {origin:.100} may not ask this server; --cors-origin admits them"
+            )
         key = self._key(request.headers.get("authorization", ""))
         if self._keys and key is None and request.url.path.startswith(PROTECTED):
             reason, more = (

@@ -76,7 +76,9 @@ class ChatModel:
                 )
             return [*self.tokenizer.prefix, *self.tokenizer.encode(prompt)]
         if not isinstance(prompt, list):
-            raise RequestError(400, "'prompt' must be a text, a list of token ids, or a list of these", param="prompt")
+            raise RequestError(
+                400, "'prompt' must be a text, a list of token ids, or a list of these", param="prompt"
+            )
         for position, token in enumerate(prompt[: self.context]):
             if not isinstance(token, int) or not 0 <= token < self.n_ids:
                 told = f"'prompt.{position}': {token!s:.40} is not one of the tokenizer's {self.n_ids} ids"
@@ -153,7 +155,9 @@ def open_chat_model(
     folder = run or huggingface
     assert folder is not None
     chosen = format_of(folder, generator.tokenizer)
-    return ChatModel(name or folder.resolve().name, generator.model, generator.tokenizer, chosen, generator.step)
+    return ChatModel(
+        name or folder.resolve().name, generator.model, generator.tokenizer, chosen, generator.step
+    )
 
 
 def open_text_generator(

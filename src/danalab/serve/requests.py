@@ -119,7 +119,9 @@ _SAMPLING = (
 def _stops(value: Any) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(texts, list) or len(texts) > MAX_STOPS:
-        raise RequestError(400, f"'stop' must be a text, or a list of at most {MAX_STOPS} texts", param="stop")
+        raise RequestError(
+            400, f"'stop' must be a text, or a list of at most {MAX_STOPS} texts", param="stop"
+        )
     for each in texts:
         if not isinstance(each, str) or len(each) > MAX_STOP:
             raise RequestError(400, f"'stop' has texts of at most {MAX_STOP} characters", param="stop")
@@ -128,14 +130,18 @@ def _stops(value: Any) -> tuple[str, ...]:
 
 def _biases(value: Any, n_ids: int) -> dict[int, float]:
     if value is not None and (not isinstance(value, Mapping) or len(value) > MAX_BIASES):
-        raise RequestError(400, f"'logit_bias' must be an object of at most {MAX_BIASES} numbers", param="logit_bias")
+        raise RequestError(
+            400, f"'logit_bias' must be an object of at most {MAX_BIASES} numbers", param="logit_bias"
+        )
     biases = {}
     for key, bias in (value or {}).items():
         if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < n_ids):
             told = f"'logit_bias' has the key {key:.40}; it must be one of the model's {n_ids} token ids"
             raise RequestError(400, told, param="logit_bias")
         if not isinstance(bias, (int, float)) or not -100 <= bias <= 100:
-            raise RequestError(400, f"'logit_bias.{key}' must be a number from -100 to 100", param="logit_bias")
+            raise RequestError(
+                400, f"'logit_bias.{key}' must be a number from -100 to 100", param="logit_bias"
+            )
         biases[int(key)] = float(bias)
     return biases
 
@@ -223,7 +229,9 @@ def plan_chat(asked: ChatRequest, chat_model: ChatModel, max_choices: int, scope
     stop = () if forced else (*sampling.stop, *chat.stop_texts)
     sampling = replace(sampling, max_tokens=limit, stop_tokens=tuple(chat.stop_tokens), stop=stop)
     schema = call_schema(forced) if forced else _schema(asked.response_format)
-    constraint = None if schema is None else _constraint(chat_model, schema, "tools" if forced else "response_format")
+    constraint = (
+        None if schema is None else _constraint(chat_model, schema, "tools" if forced else "response_format")
+    )
     call = None
     if choice == "auto" and tools and schema is None:
         call = _constraint(chat_model, call_schema(tools), "tools")
@@ -234,13 +242,17 @@ def plan_chat(asked: ChatRequest, chat_model: ChatModel, max_choices: int, scope
     return EngineWork(pairs, len(prompt))
 
 
-def plan_completion(asked: CompletionRequest, chat_model: ChatModel, max_choices: int, scope: str) -> EngineWork:
+def plan_completion(
+    asked: CompletionRequest, chat_model: ChatModel, max_choices: int, scope: str
+) -> EngineWork:
     """`n` continuations of each prompt, in order."""
     prompts, n = asked.prompt, asked.n or 1
     if isinstance(prompts, str) or (isinstance(prompts, list) and prompts and isinstance(prompts[0], int)):
         prompts = [prompts]
     if not isinstance(prompts, list) or not prompts:
-        raise RequestError(400, "'prompt' must be a text, a list of token ids, or a list of these", param="prompt")
+        raise RequestError(
+            400, "'prompt' must be a text, a list of token ids, or a list of these", param="prompt"
+        )
     _check_count(n * len(prompts), "n" if len(prompts) == 1 else "prompt", max_choices)
     wanted = DEFAULT_TOKENS if asked.max_tokens is None else asked.max_tokens
     sampling = asked.parameters(wanted, asked.logprobs, chat_model.n_ids)
@@ -249,7 +261,9 @@ def plan_completion(asked: CompletionRequest, chat_model: ChatModel, max_choices
     total = 0
     for prompt in prompts:
         ids = chat_model.ids(prompt) or [chat_model.tokenizer.eos_id]
-        own = replace(sampling, max_tokens=_limit(len(ids), sampling.max_tokens, chat_model.context, "prompt"))
+        own = replace(
+            sampling, max_tokens=_limit(len(ids), sampling.max_tokens, chat_model.context, "prompt")
+        )
         total += len(ids)
         text = (prompt if isinstance(prompt, str) else chat_model.tokenizer.decode(ids)) if asked.echo else ""
         scored = chat_model.scored(ids, own.logprobs) if text and own.logprobs is not None else []
@@ -304,7 +318,9 @@ def _schema(value: Any) -> Mapping[str, Any] | None:
     wrapped = value.get("json_schema") if kind == "json_schema" else None
     schema = wrapped.get("schema") if isinstance(wrapped, Mapping) else None
     if not isinstance(schema, Mapping):
-        told = "'response_format' must have the type text, json_object, or json_schema with json_schema.schema"
+        told = (
+            "'response_format' must have the type text, json_object, or json_schema with json_schema.schema"
+        )
         raise RequestError(400, told, param="response_format")
     return schema
 

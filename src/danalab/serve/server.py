@@ -18,7 +18,9 @@ from danalab.serve.worker import EngineWorker, Metrics
 
 log = logging.getLogger(__name__)
 
-SILENT_SECONDS = 75  # a connection without a request is closed after this time [s]; clients close theirs earlier
+SILENT_SECONDS = (
+    75  # a connection without a request is closed after this time [s]; clients close theirs earlier
+)
 SPARE_SECONDS = 3  # for clients to take the last event after the time to finish [s]
 
 
@@ -99,9 +101,13 @@ class Server(uvicorn.Server):
     def _end_answers(self) -> None:
         left = sum(worker.open for worker in self._workers)
         if left:
-            log.warning("%d answers are not finished after %d s; the server ends them", left, self._drain_seconds)
+            log.warning(
+                "%d answers are not finished after %d s; the server ends them", left, self._drain_seconds
+            )
         for worker in self._workers:
-            worker.end_all(RequestError(503, "the server stops before this answer is complete", code="stopping"))
+            worker.end_all(
+                RequestError(503, "the server stops before this answer is complete", code="stopping")
+            )
 
     def _close_connections(self) -> None:
         """Leave clients that do not read, or have not sent all of their request."""

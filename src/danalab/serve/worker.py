@@ -234,7 +234,9 @@ class Metrics:
         self._registry = CollectorRegistry()
         self.running = self._add(Gauge, "requests_running", "Requests that the engine decodes")
         self.waiting = self._add(Gauge, "requests_waiting", "Requests that wait for a slot")
-        self.cache_use = self._add(Gauge, "cache_use_ratio", "Share of the engine's cache that running requests hold")
+        self.cache_use = self._add(
+            Gauge, "cache_use_ratio", "Share of the engine's cache that running requests hold"
+        )
         self.prefix_tokens = self._add(Gauge, "prefix_hit_tokens", "Prompt tokens found in the cache")
         self.refused = self._add(Counter, "requests_refused", "Requests refused because the queue was full")
         self.requests = self._add(Counter, "requests", "Finished generations", "finish_reason")

@@ -53,7 +53,9 @@ class Curve:
         UserError: the window is outside the curve, or the risk is not positive and finite in it.
         """
         if not self.t[0] <= low < high <= self.t[-1] * 1.0001:
-            raise UserError(f"no slope over {low:g} to {high:g}: the curve covers t = {self.t[0]:g} to {self.t[-1]:g}")
+            raise UserError(
+                f"no slope over {low:g} to {high:g}: the curve covers t = {self.t[0]:g} to {self.t[-1]:g}"
+            )
         times = np.geomspace(low, high, 60)
         y = self._interpolate(self.risk - subtract, times)
         if not ((y > 0).all() and np.isfinite(y).all()):
@@ -61,7 +63,9 @@ class Curve:
         return -float(np.polyfit(np.log(times), np.log(y), 1)[0])
 
 
-def record(step: Callable[[Any, jax.Array], Any], observe: Callable[[Any], Any], state: Any, times: jax.Array) -> Any:
+def record(
+    step: Callable[[Any, jax.Array], Any], observe: Callable[[Any], Any], state: Any, times: jax.Array
+) -> Any:
     """`observe(state)` after 0-based steps 0..times[k]-1, stacked over k (times ascending).
 
     The trip count of the inner loop is a run-time value: a longer horizon costs no new compilation.

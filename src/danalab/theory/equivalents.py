@@ -82,7 +82,9 @@ def resolvent(model: PLRF, x: np.ndarray, relative_height: float = 1e-4) -> np.n
     level, weight = grid.level[:, None], (grid.count / model.d)[:, None]
     x = np.asarray(x, float)
     m = np.ones(x.shape, complex)
-    heights = np.geomspace(1e3, relative_height * float(x.min()), 60 + int(20 * model.alpha * math.log(model.d)))
+    heights = np.geomspace(
+        1e3, relative_height * float(x.min()), 60 + int(20 * model.alpha * math.log(model.d))
+    )
     for height in heights:
         z = x + 1j * np.maximum(height, relative_height * x)
         for _ in range(3):

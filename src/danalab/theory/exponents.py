@@ -164,7 +164,9 @@ def frontier(
     if len(d) < 3 or (np.diff(d) <= 0).any() or d[0] < 2:
         raise UserError("a frontier needs at least three ascending sizes d >= 2")
     spectra = [
-        binned_spectrum(alpha, beta, int(n), limit_loss(alpha, beta, ratio * int(n), int(n)), per_decade=per_decade)
+        binned_spectrum(
+            alpha, beta, int(n), limit_loss(alpha, beta, ratio * int(n), int(n)), per_decade=per_decade
+        )
         for n in d
     ]
     rows = max(len(s.lam) for s in spectra)

@@ -28,7 +28,9 @@ def plrf_study(p: PLRFFlags) -> Study:
     arrays = {"t": times.astype(float), "limit": np.asarray(spectrum.limit)}
     findings = {}
     for name in ALGORITHMS:
-        algorithm = standard(name, alpha=model.alpha, beta=model.beta, d=model.d, trace=model.trace, batch=batch)
+        algorithm = standard(
+            name, alpha=model.alpha, beta=model.beta, d=model.d, trace=model.trace, batch=batch
+        )
         equation = ode(spectrum, algorithm, steps, batch=batch, h=p.h)
         exact = moment_recursion(spectrum, algorithm, steps, batch=batch, times=times)
         stochastic = simulate(spectrum, algorithm, steps, batch=batch, runs=p.runs, seed=p.seed, times=times)
@@ -53,11 +55,15 @@ def draw_curves(study: Study) -> Figure:
         left.plot(t, a[f"runs_{name}"][0], color=color, alpha=0.3, lw=1)
         left.plot(t, a[f"exact_{name}"], color=color, label=LABELS[name])
         late = a["t"] >= 10
-        right.plot(t[late], 100 * (a[f"ode_{name}"] / a[f"exact_{name}"] - 1)[late], color=color, label=LABELS[name])
+        right.plot(
+            t[late], 100 * (a[f"ode_{name}"] / a[f"exact_{name}"] - 1)[late], color=color, label=LABELS[name]
+        )
     for name in ("sgd", "dana-decaying"):
         low, high = np.quantile(a[f"runs_{name}"], [0.1, 0.9], axis=0)
         color = optimizer_color(name)
-        middle.fill_between(t, low, high, color=color, alpha=0.3, lw=0, label=f"{LABELS[name]}: 80% of the runs")
+        middle.fill_between(
+            t, low, high, color=color, alpha=0.3, lw=0, label=f"{LABELS[name]}: 80% of the runs"
+        )
         middle.plot(t, a[f"exact_{name}"], color=color, label=f"{LABELS[name]}: exact mean")
         middle.plot(t, a[f"ode_{name}"], color="black", lw=1, ls=":")
     middle.plot([], [], color="black", lw=1, ls=":", label="equation in log time")
@@ -107,7 +113,10 @@ def limit_study(p: LimitFlags) -> Study:
     dense = density(model, x)
     widths = np.diff(x, prepend=x[0])
     sizes = 2 ** np.arange(5, 14)
-    limits = [[limit_loss(model.alpha, max(b, 0.51 - model.alpha), 4 * int(d), int(d)) for d in sizes] for b in BETAS]
+    limits = [
+        [limit_loss(model.alpha, max(b, 0.51 - model.alpha), 4 * int(d), int(d)) for d in sizes]
+        for b in BETAS
+    ]
     arrays = {
         "x": x,
         "eigenvalues_above": np.cumsum((dense.eigenvalues * widths)[::-1])[::-1],
@@ -154,7 +163,9 @@ def draw_limits(study: Study) -> Figure:
     shades = ["#c6dbef", "#6baed6", "#2171b5", "#08306b"]
     for row, beta, color in zip(a["limit_loss"], BETAS, shades, strict=True):
         power = 2 * p["alpha"] - max(0.0, 1 - 2 * beta)
-        limit.plot(a["sizes"], row, color=color, marker="o", ms=4, label=f"beta = {beta:g}, theory d^-{power:.2g}")
+        limit.plot(
+            a["sizes"], row, color=color, marker="o", ms=4, label=f"beta = {beta:g}, theory d^-{power:.2g}"
+        )
         limit.plot(a["sizes"], row[-1] * (a["sizes"] / a["sizes"][-1]) ** -power, color=color, lw=1, ls=":")
     label(limit, "limit loss, v = 4d", "parameters d", "limit risk P", "lower left")
     return figure
@@ -204,7 +215,9 @@ def draw_schedules(study: Study) -> Figure:
         weight.plot(a["t"], a[f"weight_{name}"], color=optimizer_color(name), label=LABELS[name])
         # Both DANA variants have the same memory: dashes show both colours.
         style = "--" if name == "dana-decaying" else "-"
-        memory.plot(a["t"], 1 / a[f"forget_{name}"], color=optimizer_color(name), ls=style, label=LABELS[name])
+        memory.plot(
+            a["t"], 1 / a[f"forget_{name}"], color=optimizer_color(name), ls=style, label=LABELS[name]
+        )
     label(weight, "weight of the momentum", "steps t", "gamma3 / gamma2", "lower left", ylim=(1e-6, None))
     label(memory, "memory of the momentum", "steps t", "1 / Delta [steps]", "upper left")
     colors = ["#bdd7e7", "#6baed6", "#2171b5", "#08306b"]

@@ -94,10 +94,14 @@ def ode(
         raise UserError(f"unknown renormalise '{renormalise}'; known: {', '.join(_RENORMALISE)}")
     index = np.arange(math.ceil(math.log1p(horizon) / h) + 1)
     integrate = partial(_integrate, approximate=approximate, renormalise=renormalise)
-    return Curve.of(np.expm1(h * index), _for_each(integrate, spectrum, algorithm, batch, padded(index, 1024), h))
+    return Curve.of(
+        np.expm1(h * index), _for_each(integrate, spectrum, algorithm, batch, padded(index, 1024), h)
+    )
 
 
-def _for_each(run: Callable[..., Any], spectrum: Spectrum, algorithm: Algorithm | Sequence[Any], *settings: Any) -> Any:
+def _for_each(
+    run: Callable[..., Any], spectrum: Spectrum, algorithm: Algorithm | Sequence[Any], *settings: Any
+) -> Any:
     """(risk, momentum) of one algorithm, or of several at once."""
     problem = (spectrum.lam, spectrum.rho, spectrum.multiplicity, spectrum.limit)
     if isinstance(algorithm, Sequence):
@@ -172,7 +176,11 @@ def drift(rates: Rates, lam: Any, batch: float) -> tuple[Matrix, Vector]:
     C = 1 + 1 / batch
     keep = 1 - D
     omega = (
-        (-2 * q * lam + C * q**2 * lam**2, g3**2 * keep**2 + 0 * lam, -2 * g3 * keep + 2 * q * g3 * keep * lam),
+        (
+            -2 * q * lam + C * q**2 * lam**2,
+            g3**2 * keep**2 + 0 * lam,
+            -2 * g3 * keep + 2 * q * g3 * keep * lam,
+        ),
         (C * g1**2 * lam**2, -2 * D + D**2 + 0 * lam, 2 * g1 * keep * lam),
         (g1 * lam - C * g1 * q * lam**2, -g3 * keep**2 + 0 * lam, -D - keep * (g2 + 2 * g1 * g3) * lam),
     )

@@ -73,7 +73,13 @@ def _draw_phases(study: Study) -> Figure:
     maps.append(("gain: e of DANA-decaying / e of SGD", gain, "magma", (1, float(np.nanmax(gain)))))
     for panel, (title, values, colors, limits) in zip(axes.flat, maps, strict=True):
         mesh = panel.pcolormesh(
-            a["two_alpha"], a["two_beta"], values, cmap=colors, vmin=limits[0], vmax=limits[1], shading="nearest"
+            a["two_alpha"],
+            a["two_beta"],
+            values,
+            cmap=colors,
+            vmin=limits[0],
+            vmax=limits[1],
+            shading="nearest",
         )
         figure.colorbar(mesh, ax=panel, shrink=0.85)
         _draw_borders(panel)
@@ -89,7 +95,9 @@ def _draw_borders(panel: Axes) -> None:
     panel.plot([2 * IVA_BORDER] * 2, [1, 3], color="white", lw=0.8, ls="--")
     for name, (x, y) in _NAMES.items():
         turn = 90 if name == "IVb" else 0
-        panel.text(x, y, name, color="white", ha="center", va="center", fontsize=9, fontweight="bold", rotation=turn)
+        panel.text(
+            x, y, name, color="white", ha="center", va="center", fontsize=9, fontweight="bold", rotation=turn
+        )
 
 
 def _compute_frontier(alpha: float, beta: float, sizes: Sequence[int], h: float) -> Study:
@@ -106,7 +114,13 @@ def _compute_frontier(alpha: float, beta: float, sizes: Sequence[int], h: float)
             arrays[f"curve_{family}_{d}"] = np.stack([d * (at + 1), curve.at(at)])
         findings[f"{LABELS[family]}: fitted exponent"] = result.slope(0.5)
         findings[f"{LABELS[family]}: theory"] = compute_optimum(alpha, beta, family).loss
-    settings = {"alpha": alpha, "beta": beta, "sizes": list(sizes), "h": h, "fit": "later half of the interior"}
+    settings = {
+        "alpha": alpha,
+        "beta": beta,
+        "sizes": list(sizes),
+        "h": h,
+        "fit": "later half of the interior",
+    }
     return Study("compute_optimal", arrays, settings, findings, _draw_frontier)
 
 
@@ -158,7 +172,9 @@ def _draw_slopes(study: Study) -> Figure:
         name = phase(alpha, beta)
         for family in FAMILIES:
             color = optimizer_color(family)
-            panel.plot(study.arrays["t"], study.arrays[f"slope_{name}_{family}"], color=color, label=LABELS[family])
+            panel.plot(
+                study.arrays["t"], study.arrays[f"slope_{name}_{family}"], color=color, label=LABELS[family]
+            )
             if family == "dana-constant" and name != "Ia":
                 continue  # its capacity term takes over before these slopes are reached
             term = "Kpp" if name == "III" else "Fpp"  # the leading one in the figure's window

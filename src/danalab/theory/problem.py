@@ -46,7 +46,9 @@ class PLRF:
         if self.d < 1:
             raise UserError(f"d = {self.d}: the number of parameters must be at least 1")
         if self.v < self.d:
-            raise UserError(f"v = {self.v} < d = {self.d}: more parameters than hidden features; take v >= d, say 4 d")
+            raise UserError(
+                f"v = {self.v} < d = {self.d}: more parameters than hidden features; take v >= d, say 4 d"
+            )
 
     @property
     def trace(self) -> float:
@@ -80,11 +82,15 @@ class Spectrum:
     def __post_init__(self) -> None:
         lam, rho = np.asarray(self.lam, float), np.asarray(self.rho, float)
         if lam.ndim != 1 or lam.shape != rho.shape or not len(lam):
-            raise UserError(f"a spectrum needs lam and rho of one equal length, not {lam.shape} and {rho.shape}")
+            raise UserError(
+                f"a spectrum needs lam and rho of one equal length, not {lam.shape} and {rho.shape}"
+            )
         if not (np.isfinite(lam).all() and (lam >= 0).all() and np.isfinite(rho).all() and (rho >= 0).all()):
             raise UserError("a spectrum needs finite lam >= 0 and rho >= 0")
         if not (math.isfinite(self.limit) and self.limit >= 0):
-            raise UserError(f"limit = {self.limit}: the irreducible risk (noise) must be finite and not negative")
+            raise UserError(
+                f"limit = {self.limit}: the irreducible risk (noise) must be finite and not negative"
+            )
         weight = np.broadcast_to(np.asarray(self.multiplicity, float), lam.shape).copy()
         for name, value in (("lam", lam), ("rho", rho), ("multiplicity", weight)):
             object.__setattr__(self, name, value)
@@ -103,7 +109,9 @@ def check_exponents(alpha: float, beta: float) -> None:
     if not (math.isfinite(alpha) and math.isfinite(beta)):
         raise UserError(f"alpha = {alpha}, beta = {beta}: both must be finite numbers")
     if alpha <= 0:
-        raise UserError(f"alpha = {alpha:g}: the data exponent must be positive (eigenvalues fall like j^-2alpha)")
+        raise UserError(
+            f"alpha = {alpha:g}: the data exponent must be positive (eigenvalues fall like j^-2alpha)"
+        )
     if 2 * (alpha + beta) <= 1:
         raise UserError(
             f"alpha = {alpha:g}, beta = {beta:g}: no phase is defined for 2 (alpha + beta) <= 1, the initial loss "
@@ -157,7 +165,9 @@ def check_memory(needed: float, what: str, way_out: str) -> None:
     """Refuse a problem that does not fit into memory, before computing."""
     available = available_bytes()
     if needed > 0.9 * available:
-        raise UserError(f"{what} needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} are available; {way_out}")
+        raise UserError(
+            f"{what} needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} are available; {way_out}"
+        )
 
 
 @dataclass(frozen=True)
@@ -182,7 +192,9 @@ def draw(model: PLRF, seed: int = 0) -> Draw:
     if seed < 0:
         raise UserError(f"seed = {seed}: must be 0 or more")
     check_memory(
-        8 * (2 * v * d + 4 * d * d), f"a draw with v = {v}, d = {d}", "take smaller v and d, or a binned spectrum"
+        8 * (2 * v * d + 4 * d * d),
+        f"a draw with v = {v}, d = {d}",
+        "take smaller v and d, or a binned spectrum",
     )
     j = np.arange(1, v + 1, dtype=float)
     A = j[:, None] ** -model.alpha * (np.random.default_rng(seed).standard_normal((v, d)) / np.sqrt(d))

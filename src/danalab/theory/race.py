@@ -29,13 +29,25 @@ class UpdateRule(NamedTuple):
     settings: dict[str, float]
 
 
-def _adam(g: jax.Array, state: Any, t: Any, *, lr: Any, beta1: Any, beta2: Any, eps: Any) -> tuple[jax.Array, Any]:
+def _adam(
+    g: jax.Array, state: Any, t: Any, *, lr: Any, beta1: Any, beta2: Any, eps: Any
+) -> tuple[jax.Array, Any]:
     m, v = beta1 * state[0] + (1 - beta1) * g, beta2 * state[1] + (1 - beta2) * g**2
     return lr * (m / (1 - beta1**t)) / (jnp.sqrt(v / (1 - beta2**t)) + eps), (m, v)
 
 
 def _ademamix(
-    g: jax.Array, state: Any, t: Any, *, lr: Any, beta1: Any, beta2: Any, eps: Any, delta: Any, kappa: Any, horizon: Any
+    g: jax.Array,
+    state: Any,
+    t: Any,
+    *,
+    lr: Any,
+    beta1: Any,
+    beta2: Any,
+    eps: Any,
+    delta: Any,
+    kappa: Any,
+    horizon: Any,
 ) -> tuple[jax.Array, Any]:
     fast, slow, v = state
     share = jnp.minimum(t / horizon, 1.0)
@@ -77,11 +89,15 @@ class Racer:
     def stacked(self) -> dict[str, np.ndarray]:
         """All settings, defaults filled in, as arrays of the contender's length."""
         if self.rule not in RULES:
-            raise UserError(f"unknown optimizer '{self.rule}'{nearest(self.rule, RULES)}; known: {', '.join(RULES)}")
+            raise UserError(
+                f"unknown optimizer '{self.rule}'{nearest(self.rule, RULES)}; known: {', '.join(RULES)}"
+            )
         known = RULES[self.rule].settings
         for name in self.settings:
             if name not in known:
-                raise UserError(f"{self.rule} has no setting '{name}'{nearest(name, known)}; it has {', '.join(known)}")
+                raise UserError(
+                    f"{self.rule} has no setting '{name}'{nearest(name, known)}; it has {', '.join(known)}"
+                )
         arrays = {k: np.atleast_1d(np.asarray(self.settings.get(k, v), np.float32)) for k, v in known.items()}
         for name in ("lr", "delta", "clipsnr"):
             if name in arrays and not (arrays[name] > 0).all():
@@ -134,7 +150,11 @@ class RaceOutcome(NamedTuple):
 
 @in_float32
 def race(
-    problem: Draw, contenders: Mapping[str, Racer], times: np.ndarray, stream: Stream, ranks: np.ndarray | None = None
+    problem: Draw,
+    contenders: Mapping[str, Racer],
+    times: np.ndarray,
+    stream: Stream,
+    ranks: np.ndarray | None = None,
 ) -> dict[str, RaceOutcome]:
     """Run all contenders from theta = 0 on one stream; risks at `times` (ascending step counts).
 
@@ -157,7 +177,10 @@ def race(
         dof=stream.dof if stream.noise > 0 else 0,
     )
     n = len(times)
-    return {k: RaceOutcome(np.asarray(r)[:n], None if t is None else np.asarray(t)[:n]) for k, (r, t) in seen.items()}
+    return {
+        k: RaceOutcome(np.asarray(r)[:n], None if t is None else np.asarray(t)[:n])
+        for k, (r, t) in seen.items()
+    }
 
 
 @partial(jax.jit, static_argnames=("rules", "batch", "dof"))

@@ -34,7 +34,11 @@ _LIMIT: dict[str, Any] = {"color": "black", "lw": 0.8, "ls": ":", "label": "limi
 
 
 def hummingbird(
-    model: PLRF | None = None, *, adam_lr: float | None = None, optimizers: Sequence[str] = SWEPT, **settings: Any
+    model: PLRF | None = None,
+    *,
+    adam_lr: float | None = None,
+    optimizers: Sequence[str] = SWEPT,
+    **settings: Any,
 ) -> Hummingbird:
     """Run ADana, Dana-MK4 and Dana-Star-MK4 for all kappas, and Adam and SGD, on the same samples.
 
@@ -55,7 +59,9 @@ def hummingbird(
     contenders["sgd"] = Racer("sgd", {"lr": 0.5 * min(1.0, p.batch / model.trace)})
     needed = 4.0 * 4 * len(grid) * len(optimizers) * p.experts * model.d
     check_memory(
-        needed + 16.0 * model.v * model.d, "the hummingbird sweep", "take a smaller model, fewer experts or kappas"
+        needed + 16.0 * model.v * model.d,
+        "the hummingbird sweep",
+        "take a smaller model, fewer experts or kappas",
     )
     probabilities, times = zipf(p.experts, p.zeta), geometric_times(p.steps)
     problem = draw(model, p.seed)
@@ -119,21 +125,27 @@ def _draw_hummingbird(study: Study) -> Figure:
         for i, kappa in enumerate(a["kappa"]):
             panel.plot(a["t"] + 1, a[f"risk_{name}"][:, i], color=colors(kappa), lw=1.4)
         panel.plot(a["t"] + 1, a["risk_adam"][:, 0], color="black", ls="--", lw=1.6, label="Adam")
-        panel.plot(a["t"] + 1, a["risk_sgd"][:, 0], color=optimizer_color("sgd"), ls="-.", lw=1.4, label="SGD")
+        panel.plot(
+            a["t"] + 1, a["risk_sgd"][:, 0], color=optimizer_color("sgd"), ls="-.", lw=1.4, label="SGD"
+        )
         panel.axhline(float(a["limit"]), **_LIMIT)
         clip = f", clipsnr = {p['clipsnr']:g}" if name.endswith("mk4") else ""
         legend = "lower left" if panel is axes[0][0] else ""
         label(panel, LABELS[name] + clip, "steps t + 1", "population risk P", legend, ylim=(low, high))
         final = np.minimum(a[f"risk_{name}"][-1], high)
         last.plot(a["kappa"], final, color=optimizer_color(name), marker="o", ms=4, label=LABELS[name])
-    figure.colorbar(ScalarMappable(Normalize(0, 1), colors), ax=axes[:, 1], label="kappa", shrink=0.6, aspect=40)
+    figure.colorbar(
+        ScalarMappable(Normalize(0, 1), colors), ax=axes[:, 1], label="kappa", shrink=0.6, aspect=40
+    )
     last.axhline(a["risk_adam"][-1, 0], color="black", ls="--", lw=1.4, label="Adam")
     title, y = "final risk (off the top: cut at 10)", f"risk after {int(a['t'][-1]):,} steps"
     label(last, title, "kappa", y, "upper right", "y", ylim=(low, high))
     return figure
 
 
-def moe(model: PLRF | None = None, *, delta: float = DELTA, times: np.ndarray | None = None, **settings: Any) -> MoE:
+def moe(
+    model: PLRF | None = None, *, delta: float = DELTA, times: np.ndarray | None = None, **settings: Any
+) -> MoE:
     """Run ADana, Dana-MK4, Dana-Star-MK4 and Adam on the same expert-routed samples.
 
     Args:
@@ -151,15 +163,21 @@ def moe(model: PLRF | None = None, *, delta: float = DELTA, times: np.ndarray | 
         raise UserError(f"seeds = {p.seeds}: at least one is needed")
     at = geometric_times(p.steps, 1.3) if times is None else np.asarray(times, dtype=np.int64)
     needed = 4.0 * p.experts * model.d * len(grid) * (13 + 2 * len(at))
-    check_memory(needed + 16.0 * model.v * model.d, "the MoE sweep", "take fewer experts, kappas or parameters")
+    check_memory(
+        needed + 16.0 * model.v * model.d, "the MoE sweep", "take fewer experts, kappas or parameters"
+    )
     probabilities = zipf(p.experts, p.zeta)
     problems = [draw(model, seed) for seed in range(p.seeds)]
     streams = [Stream(p.batch, probabilities, p.noise, seed=seed) for seed in range(p.seeds)]
-    outcomes = [race(x, contenders, at, s, ranks=np.arange(model.d)) for x, s in zip(problems, streams, strict=True)]
+    outcomes = [
+        race(x, contenders, at, s, ranks=np.arange(model.d)) for x, s in zip(problems, streams, strict=True)
+    ]
     risk = {name: np.stack([outcome[name].risk for outcome in outcomes]) for name in contenders}
     tau = np.stack([np.asarray(outcome["dana-star-mk4"].tau) for outcome in outcomes])
     limit, chance = np.asarray([problem.spectrum.limit for problem in problems]), np.asarray(probabilities)
-    return MoE(at.astype(float), grid, chance, 1 - (1 - chance) ** p.batch, risk, tau, limit, model.initial_risk)
+    return MoE(
+        at.astype(float), grid, chance, 1 - (1 - chance) ** p.batch, risk, tau, limit, model.initial_risk
+    )
 
 
 @dataclass(frozen=True)
@@ -213,10 +231,16 @@ def _draw_moe(study: Study) -> Figure:
     total, left, right = axes[0]
     middle, floor = len(a["kappa"]) // 2, 0.5 * float(a["limit"].mean())
     for name in (*SWEPT, "adam"):
-        columns = 1 if name == "dana-mk4" else a[f"total_{name}"].shape[1]  # it is ADana wherever ADana is stable
+        columns = (
+            1 if name == "dana-mk4" else a[f"total_{name}"].shape[1]
+        )  # it is ADana wherever ADana is stable
         for i in range(columns):
             kappa = "" if name == "adam" else f", kappa = {a['kappa'][i]:g}"
-            style = {"color": optimizer_color(name), "ls": ("-", "--", ":", "-.")[i % 4], "label": LABELS[name] + kappa}
+            style = {
+                "color": optimizer_color(name),
+                "ls": ("-", "--", ":", "-.")[i % 4],
+                "label": LABELS[name] + kappa,
+            }
             total.plot(a["t"] + 1, a[f"total_{name}"][:, i], **style)
     title = "total risk, geometric mean over draws"
     label(total, title, "steps t + 1", "population risk P", ylim=(floor, 1e5))

@@ -15,7 +15,13 @@ from danalab.colors import FIGURE_STYLE
 from danalab.files import write_atomically, write_json
 from danalab.theory.algorithms import ALGORITHMS
 
-LABELS = {**ALGORITHMS, "adam": "Adam", "adana": "ADana", "dana-mk4": "Dana-MK4", "dana-star-mk4": "Dana-Star-MK4"}
+LABELS = {
+    **ALGORITHMS,
+    "adam": "Adam",
+    "adana": "ADana",
+    "dana-mk4": "Dana-MK4",
+    "dana-star-mk4": "Dana-Star-MK4",
+}
 """Names in figures."""
 
 
@@ -42,7 +48,9 @@ class Study:
         np.savez_compressed(arrays, allow_pickle=False, **self.arrays)
         write_atomically(paths["png"], picture.getvalue())
         write_atomically(paths["npz"], arrays.getvalue())
-        write_json(paths["json"], {"study": self.name, "parameters": self.parameters, "findings": self.findings})
+        write_json(
+            paths["json"], {"study": self.name, "parameters": self.parameters, "findings": self.findings}
+        )
         return {kind: str(path) for kind, path in paths.items()}
 
 

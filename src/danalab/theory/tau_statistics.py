@@ -60,9 +60,13 @@ def draw_figure(study: Study) -> Figure:
     figure, axes = canvas(1, 3, 5.0, 4.3)
     mean, experts, spread = axes[0]
     for kind in KINDS:
-        mean.plot(a["activity"], a[f"limit_{kind}"], color=_COLORS[kind], lw=1.4, label=f"{_WHAT[kind]}: limit")
+        mean.plot(
+            a["activity"], a[f"limit_{kind}"], color=_COLORS[kind], lw=1.4, label=f"{_WHAT[kind]}: limit"
+        )
         mean.plot(a["activity"], a[f"measured_{kind}"], color=_COLORS[kind], ls="", marker="o", ms=5)
-    mean.plot(a["activity"], a["activity"] / (1 + a["activity"]), color="black", lw=1, ls=":", label="P / (1 + P)")
+    mean.plot(
+        a["activity"], a["activity"] / (1 + a["activity"]), color="black", lw=1, ls=":", label="P / (1 + P)"
+    )
     label(mean, "synthetic gradients (dots: measured)", "activity P", "tau", "upper left")
     colors = mpl.colormaps["viridis"](np.linspace(0.05, 0.9, len(a["times"])))
     d, P = a["tau"].shape[-1], a["expert_activity"]
@@ -88,7 +92,9 @@ def tau_limit(activity: float, kind: str = "sign") -> float:
         return activity / (1 + root)
 
     def share(u: float) -> float:
-        density = math.sqrt(2 / math.pi) * math.exp(-(u**2) / 2) if kind == "gauss" else 2 * float(k0(u)) / math.pi
+        density = (
+            math.sqrt(2 / math.pi) * math.exp(-(u**2) / 2) if kind == "gauss" else 2 * float(k0(u)) / math.pi
+        )
         return u / (u + root) * density
 
     return activity * sum(quad(share, a, b, limit=200)[0] for a, b in ((0.0, 1.0), (1.0, 40.0)))
@@ -108,7 +114,9 @@ def measure_tau(
     for p in activities:
         _check(p, kind)
     if steps < 1 or coordinates < 1 or delta <= 0:
-        raise UserError(f"steps = {steps}, coordinates = {coordinates}, delta = {delta:g}: all must be positive")
+        raise UserError(
+            f"steps = {steps}, coordinates = {coordinates}, delta = {delta:g}: all must be positive"
+        )
     p = jnp.asarray(activities, jnp.float32)[:, None]
     tau = _run(p, delta, jax.random.key(seed), padded([steps]), kind=kind, coordinates=coordinates)
     return np.asarray(tau)[0].mean(-1)

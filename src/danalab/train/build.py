@@ -87,7 +87,9 @@ def build_trainer(
         dict(zip(names, driver.parameters, strict=True)),
         world,
     )
-    callbacks = make_callbacks(CallbackContext(spec, folder.path, model, driver.optimizer, strategy, stage.consumption))
+    callbacks = make_callbacks(
+        CallbackContext(spec, folder.path, model, driver.optimizer, strategy, stage.consumption)
+    )
     logbook = Logbook(spec, folder, stage.consumption, callbacks, device, world)
     saver = Saver(
         folder.store,

@@ -84,7 +84,9 @@ class DiLoCoWorker(ParallelStrategy):
         """The run of one worker; without a checkpoint, a later one starts from worker 0's, which owns the run."""
         named = spec.resume_from
         if named is not None and (spec.run_dir / "checkpoints").resolve() in named.resolve().parents:
-            raise UserError(f"--resume-from {named}: DiLoCo's workers cannot go back together; take another --run-dir")
+            raise UserError(
+                f"--resume-from {named}: DiLoCo's workers cannot go back together; take another --run-dir"
+            )
         if world.worker == 0:
             return spec
         own = replace(spec, wandb=False, tensorboard=False)
@@ -135,7 +137,9 @@ class DiLoCoWorker(ParallelStrategy):
         if end not in self._exchange.decided():
             weights = {name: _host_copy(p) for name, p in self._named.items()}
             if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
-                raise NonFiniteError(f"worker {self._exchange.worker}: its weights are not finite after step {end}")
+                raise NonFiniteError(
+                    f"worker {self._exchange.worker}: its weights are not finite after step {end}"
+                )
             self._exchange.deposit(end, weights, {"loss": float(self._losses) / max(self._steps, 1)})
         present = self._exchange.wait_for_others(end, lambda: bool(self._stop))
         self._pending = present is None
@@ -171,11 +175,15 @@ class DiLoCoWorker(ParallelStrategy):
         self._scalars = {"diloco/outer_grad_norm": norm, "diloco/divergence": divergence}
         own = self._exchange.worker
         if own not in present:
-            log.warning("worker %d was too late for the round that ended at step %d; its work is left out", own, end)
+            log.warning(
+                "worker %d was too late for the round that ended at step %d; its work is left out", own, end
+            )
         if own == min(present):
             absent = [worker for worker in range(self._exchange.workers) if worker not in present]
             if absent:
-                log.warning("step %d: without %s, which did not report", end, ", ".join(f"worker {k}" for k in absent))
+                log.warning(
+                    "step %d: without %s, which did not report", end, ", ".join(f"worker {k}" for k in absent)
+                )
             saved = self._store.steps()  # a worker resumes from the second newest of these or a later one
             self._exchange.publish(end, self._stored_outer(), saved[-2] if len(saved) > 1 else 0)
         return [facts["loss"] for _, facts in deposits]
@@ -190,7 +198,9 @@ class DiLoCoWorker(ParallelStrategy):
         if not missed and self._exchange.has_outcome(self._end_of(step)):
             return step  # rounds in which its work counted are repeated: its optimizer state depends on them
         self._take_outcome(newest)
-        log.warning("worker %d continues from step %d: the others are there, it was at step %d", own, newest, step)
+        log.warning(
+            "worker %d continues from step %d: the others are there, it was at step %d", own, newest, step
+        )
         return newest
 
     def _take_outcome(self, end: int) -> None:
@@ -286,7 +296,10 @@ class OuterStep:
     momentum: float
 
     def __call__(
-        self, theta: Mapping[str, Tensor], momentum: Mapping[str, Tensor], workers: Sequence[Callable[[str], Tensor]]
+        self,
+        theta: Mapping[str, Tensor],
+        momentum: Mapping[str, Tensor],
+        workers: Sequence[Callable[[str], Tensor]],
     ) -> tuple[float, float]:
         """Update `theta` (weights by name, float32 on the CPU) and `momentum` in place, from the weights of `workers`.
 
@@ -354,7 +367,9 @@ class Exchange:
     def _rounds(self) -> list[int]:
         if not self.folder.is_dir():
             return []
-        return sorted(int(match[1]) for path in self.folder.iterdir() if (match := _ROUND.fullmatch(path.name)))
+        return sorted(
+            int(match[1]) for path in self.folder.iterdir() if (match := _ROUND.fullmatch(path.name))
+        )
 
     # ---- a round ----
 
@@ -447,7 +462,9 @@ class Exchange:
             file.parent.mkdir(parents=True, exist_ok=True)
             free = shutil.disk_usage(file.parent).free
             if free < sum(tensor.nbytes for tensor in tensors.values()):
-                raise UserError(f"{file}: the disk is full; the workers of a DiLoCo run exchange their weights there")
+                raise UserError(
+                    f"{file}: the disk is full; the workers of a DiLoCo run exchange their weights there"
+                )
             save_file(dict(tensors), partial, metadata=metadata)
             os.replace(partial, file)
         except OSError as error:

@@ -108,7 +108,9 @@ class ValidationLoss:
         return self.spread(model, self._total, should_stop)
 
     @torch.no_grad()
-    def spread(self, model: nn.Module, count: int, should_stop: Callable[[], bool] = bool) -> ValidationResult | None:
+    def spread(
+        self, model: nn.Module, count: int, should_stop: Callable[[], bool] = bool
+    ) -> ValidationResult | None:
         """Evaluate on `count` windows, evenly spread over the split."""
         world, size = self._world, self._batch_size
         was_training = model.training
@@ -144,11 +146,20 @@ class ValidationLoss:
         finally:
             model.train(was_training)
         sums = world.sums(
-            [float(nats), float(text_nats), float(tokens), float(n_bytes), *ranged.flatten().tolist(), float(right)]
+            [
+                float(nats),
+                float(text_nats),
+                float(tokens),
+                float(n_bytes),
+                *ranged.flatten().tolist(),
+                float(right),
+            ]
         )
         bpb = sums[1] / (math.log(2) * sums[3]) if sums[3] else None
         parts = zip(ranges, sums[4 : 4 + N_RANGES], sums[4 + N_RANGES : -1], strict=False)
-        by_position = tuple(PositionLoss(*ends, part / count, int(count)) for ends, part, count in parts if count)
+        by_position = tuple(
+            PositionLoss(*ends, part / count, int(count)) for ends, part, count in parts if count
+        )
         n_targets = max(sums[2], 1)
         return ValidationResult(sums[0] / n_targets, bpb, int(sums[2]), sums[-1] / n_targets, by_position)
 

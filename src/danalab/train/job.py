@@ -72,7 +72,12 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Traini
         return _launch(config, stop)
     allow_many_files()
     layout = layout_of(config, os.environ)
-    with joined(layout, device_type(config.device)) as world, report_lost_ranks(world), stop, ExitStack() as keep:
+    with (
+        joined(layout, device_type(config.device)) as world,
+        report_lost_ranks(world),
+        stop,
+        ExitStack() as keep,
+    ):
         if not world.is_console_rank:
             logging.getLogger("danalab").setLevel(logging.ERROR)
         spec = world.compute_on_rank0(lambda: _settle(config, world, keep))
@@ -81,11 +86,17 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Traini
         spec, source = world.compute_on_rank0(partial(choose_resume_point, spec, dataset, folder))
         if source is not None and source.finished:
             if world.is_main:
-                log.info("%s: already finished at step %d; --extend-to continues it", folder.path, source.step)
+                log.info(
+                    "%s: already finished at step %d; --extend-to continues it", folder.path, source.step
+                )
             summary = folder.read_summary(tolerant=True) or {}
             return TrainingOutcome(folder.path, "finished", 0, summary, world.is_console_rank)
         if stop.agreed(world.agree):  # the next job starts from the same place
-            summary = {"status": "interrupted", "step": source.step if source else 0, "iterations": spec.last_step}
+            summary = {
+                "status": "interrupted",
+                "step": source.step if source else 0,
+                "iterations": spec.last_step,
+            }
             return TrainingOutcome(folder.path, "interrupted", stop.exit_code, summary, world.is_console_rank)
         return _run(spec, dataset, folder, source, world, stop)
 
@@ -101,7 +112,10 @@ def _launch(config: TrainConfig, stop: StopRequest) -> TrainingOutcome:
     end = launch(config, config.nproc, device_type(config.device), stop, _train_rank)
     status = {0: "finished", NONFINITE: "nonfinite"}.get(end, "interrupted")
     # A stop before the first step leaves no summary.
-    summary = {"status": status, **(folder.read_summary(tolerant=True) or {"step": 0, "iterations": spec.last_step})}
+    summary = {
+        "status": status,
+        **(folder.read_summary(tolerant=True) or {"step": 0, "iterations": spec.last_step}),
+    }
     return TrainingOutcome(folder.path, summary["status"], end, summary)
 
 
@@ -148,7 +162,12 @@ def folder_of(spec: TrainConfig, world: World) -> RunFolder:
 
 
 def _run(
-    spec: TrainConfig, dataset: Dataset, folder: RunFolder, source: ResumePoint | None, world: World, stop: StopRequest
+    spec: TrainConfig,
+    dataset: Dataset,
+    folder: RunFolder,
+    source: ResumePoint | None,
+    world: World,
+    stop: StopRequest,
 ) -> TrainingOutcome:
     trainer = build_trainer(spec, dataset, folder, stop, world, stage_kind(spec).make)
     if source is not None:
@@ -184,7 +203,9 @@ def _announce(spec: TrainConfig, dataset: Dataset, trainer: Trainer) -> None:
         spec.model.n_layers,
         spec.model.d_model,
         spec.model.n_heads,
-        "heads" if not spec.model.architecture.oscillators else f"groups, {spec.model.num_frequencies} frequencies",
+        "heads"
+        if not spec.model.architecture.oscillators
+        else f"groups, {spec.model.num_frequencies} frequencies",
         f"{spec.model.exact_params:,}",
     )
     log.info(

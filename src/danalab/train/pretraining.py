@@ -29,7 +29,9 @@ class TokenBatches(BatchSource):
         self._batches, self._pin_memory, self._description = batches, pin_memory, description
 
     def iterate(self, start_step: int = 0) -> Generator[TrainingBatch]:
-        with closing(self._batches.iterate(start_step, pin_memory=self._pin_memory)) as batches:  # ends the thread
+        with closing(
+            self._batches.iterate(start_step, pin_memory=self._pin_memory)
+        ) as batches:  # ends the thread
             for inputs, targets in batches:
                 yield TrainingBatch(inputs, targets)
 
@@ -68,7 +70,9 @@ def pretraining(
     )
     balance = None if spec.model.sparsity is None else RouterBalance(spec.model, device)
     return Stage(
-        TokenBatches(batches, pin_memory=device.type == "cuda", data_seed=spec.data_seed, seq_len=spec.seq_len),
+        TokenBatches(
+            batches, pin_memory=device.type == "cuda", data_seed=spec.data_seed, seq_len=spec.seq_len
+        ),
         CrossEntropy(spec.z_loss, spec.hoyer_loss, balance),
         Consumption(spec.tokens, spec.sequences, spec.flops, spec.optimizer_flops),
         [validation],

@@ -67,7 +67,9 @@ class SlurmJob:
         if several:
             limit = f"%{self.at_once}" if self.at_once else ""
             options.append(f"--array=0-{len(self.runs) - 1}{limit}")
-        options += [f"--{name}={value}" for name in ("account", "partition") if (value := getattr(resources, name))]
+        options += [
+            f"--{name}={value}" for name in ("account", "partition") if (value := getattr(resources, name))
+        ]
         options += resources.options
         lines = ["#!/usr/bin/env bash", *(f"#SBATCH {option}" for option in options), "set -euo pipefail", ""]
         lines += [f"cd {_quoted(Path.cwd())}", *self.setup, ""]
@@ -99,7 +101,9 @@ class SlurmJob:
 def submit(script: Path) -> str:
     """Submit a script by `sbatch`; returns its output."""
     if shutil.which("sbatch") is None:
-        raise UserError(f"sbatch is not installed: the script is written; submit it on the cluster: sbatch {script}")
+        raise UserError(
+            f"sbatch is not installed: the script is written; submit it on the cluster: sbatch {script}"
+        )
     done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"sbatch refused {script}: {done.stderr.strip() or f'exit code {done.returncode}'}")

@@ -154,7 +154,9 @@ class SignalToNoise(RowsCallback):
             p = states[0][0]
             state = dict(zip(self._states, (value for _, value in states), strict=True))
             sums = signal_sums({"step": t, **state}, groups[id(p)])
-            row |= {f"{self._names[id(p)]}/{key}": float(sums[key]) / p.numel() for key in MEANS if key in sums}
+            row |= {
+                f"{self._names[id(p)]}/{key}": float(sums[key]) / p.numel() for key in MEANS if key in sums
+            }
         self.write({"step": step, **dict(sorted(row.items()))})
 
 

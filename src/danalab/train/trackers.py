@@ -51,7 +51,9 @@ class WandbMirror(Mirror):
             )
         except (self._library.Error, OSError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(f"--wandb: {reason}; to log without a connection: --wandb-mode offline") from error
+            raise UserError(
+                f"--wandb: {reason}; to log without a connection: --wandb-mode offline"
+            ) from error
         self._run.define_metric("*", step_metric="step")
 
     def on_row(self, row: dict[str, Any]) -> None:
@@ -79,7 +81,9 @@ class TensorBoardMirror(Mirror):
         self._writer: Any = None
 
     def on_start(self, step: int) -> None:
-        self._writer = self._library.SummaryWriter(str(self.context.folder / "tensorboard"), purge_step=step + 1)
+        self._writer = self._library.SummaryWriter(
+            str(self.context.folder / "tensorboard"), purge_step=step + 1
+        )
 
     def on_row(self, row: dict[str, Any]) -> None:
         for key, value in scalars(row).items():

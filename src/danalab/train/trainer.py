@@ -138,7 +138,9 @@ class Trainer:
         return self.batches.iterate(step)
 
     def _try_step(self) -> None:
-        peak = try_step(self.gradients, self.driver, device=self.device, state_share=self.strategy.state_share)
+        peak = try_step(
+            self.gradients, self.driver, device=self.device, state_share=self.strategy.state_share
+        )
         if self.world.is_main:
             has = torch.cuda.get_device_properties(self.device).total_memory / 2**30
             log.info("memory: a step needs up to %.1f of %.1f GiB", peak, has)
@@ -263,7 +265,9 @@ class Trainer:
             state, meta = tensors.state_of(self.model, self.driver.optimizer), self._meta()
             if self.average is not None:
                 state["average"], meta["average"] = self.average.stored(), self.average.state_dict()
-            return self.saver.save(self.step, self.strategy.stored(state), meta, before=self._sync_rows, wait=wait)
+            return self.saver.save(
+                self.step, self.strategy.stored(state), meta, before=self._sync_rows, wait=wait
+            )
 
     def _add_loss(self) -> None:
         """Note the loss of the last step, which may have no row, for the summary."""

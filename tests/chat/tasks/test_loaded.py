@@ -36,7 +36,10 @@ def test_problems_of_ones_own(tmp_path):
     ("lines", "said"),
     [
         ('{"question": "q"}', 'line 1: the field "answer" is missing'),
-        ('{"question": "q", "answer": "a"}\n{"question": "q", "answer": ""}', 'line 2: the field "answer" is empty'),
+        (
+            '{"question": "q", "answer": "a"}\n{"question": "q", "answer": ""}',
+            'line 2: the field "answer" is empty',
+        ),
         ('{"question": "q", "answer": ["a"]}', '"answer" is not text'),
         ('{"question": "q", "answer": "a", "tests": 1}', 'unknown field "tests"'),
         ('{"question": "q", "answer": "C", "choices": ["x", "y"]}', "not one of the letters A, B"),

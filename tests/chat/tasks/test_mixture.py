@@ -34,7 +34,9 @@ def test_the_order_is_a_function_of_the_seed():
 
 def test_every_epoch_of_a_small_task_has_each_problem_once():
     mixture = TaskMixture([Few(5)])
-    ranks = np.argsort(mixture._block(0)[1])  # the positions at which the task's problems come, in its own order
+    ranks = np.argsort(
+        mixture._block(0)[1]
+    )  # the positions at which the task's problems come, in its own order
     for epoch in range(3):
         assert sorted(mixture[int(i)].position for i in ranks[5 * epoch : 5 * epoch + 5]) == list(range(5))
 

@@ -30,7 +30,9 @@ class _Memory(Shard):
 
 def _store(*sizes: int) -> TokenStore:
     starts = np.cumsum([0, *sizes]).tolist()
-    return TokenStore([_Memory(Path("x"), a, U2, n) for a, n in zip(starts, sizes, strict=False)], "memory (train)")
+    return TokenStore(
+        [_Memory(Path("x"), a, U2, n) for a, n in zip(starts, sizes, strict=False)], "memory (train)"
+    )
 
 
 def _batches(
@@ -62,7 +64,9 @@ def test_ranks_together_see_the_global_batch(world_size, step):
 
 @settings(max_examples=30, deadline=None)
 @given(global_batch=st.integers(1, 20), seq_len=st.integers(1, 50), seed=st.integers(0, 5))
-def test_each_window_comes_exactly_once_an_epoch_and_epochs_follow_without_a_seam(global_batch, seq_len, seed):
+def test_each_window_comes_exactly_once_an_epoch_and_epochs_follow_without_a_seam(
+    global_batch, seq_len, seed
+):
     batches = _batches(_store(1501), global_batch=global_batch, seq_len=seq_len, seed=seed)
     n = batches.windows_per_epoch
     assert n == 1500 // seq_len

@@ -44,7 +44,9 @@ def _sides(documents: list) -> tuple[list[str], list[str]]:
 
 
 @settings(max_examples=30, deadline=None)
-@given(texts=st.lists(st.text(min_size=1, max_size=9), min_size=2, unique=True), fraction=st.floats(0.001, 0.3))
+@given(
+    texts=st.lists(st.text(min_size=1, max_size=9), min_size=2, unique=True), fraction=st.floats(0.001, 0.3)
+)
 def test_no_document_is_lost_repeated_or_on_both_sides(texts, fraction):
     try:
         train, val = _split(texts, fraction)
@@ -79,7 +81,10 @@ def test_the_fraction_is_kept_on_average():
 
 
 def test_the_sources_own_validation_is_used_whole():
-    assert _sides(list(split_documents(_Listed(["a", "b"], ["c", ""]), SplitRule(0.9)))) == (["a", "b"], ["c"])
+    assert _sides(list(split_documents(_Listed(["a", "b"], ["c", ""]), SplitRule(0.9)))) == (
+        ["a", "b"],
+        ["c"],
+    )
 
 
 def test_the_first_documents_validate_and_their_copies_with_them():
@@ -119,7 +124,8 @@ def test_going_on_from_any_place_gives_the_same_documents(texts, own, first, lim
 
 
 @pytest.mark.parametrize(
-    ("documents", "validation"), [(["only one"], None), ([], None), (["", ""], None), (["a"], []), ([], ["a"])]
+    ("documents", "validation"),
+    [(["only one"], None), ([], None), (["", ""], None), (["a"], []), ([], ["a"])],
 )
 def test_too_few_documents_are_refused(documents, validation):
     with pytest.raises(UserError, match="source 'listed' has no"):

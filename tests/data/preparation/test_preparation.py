@@ -51,7 +51,9 @@ def test_detokenised_shards_give_back_the_documents(corpus, tmp_path, small_chun
         ids = dataset.store.read(0, dataset.n_tokens)
         assert ids[-1] == dataset.eos_id
         documents = np.split(ids, np.flatnonzero(ids == dataset.eos_id) + 1)[:-1]
-        assert [dataset.tokenizer.decode(d[:-1]) for d in documents] == [t for s, t, _ in expected if s == split]
+        assert [dataset.tokenizer.decode(d[:-1]) for d in documents] == [
+            t for s, t, _ in expected if s == split
+        ]
 
 
 def test_the_manifest_tells_tokens_documents_bytes_and_ids(corpus, tmp_path):
@@ -125,7 +127,16 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(
     out = tmp_path / "killed"
     for kill_at in (*kills, 10**6):
         done = subprocess.run(
-            [sys.executable, "-c", _KILLED, str(corpus), str(out), str(kill_at), str(journal_bytes), str(workers)],
+            [
+                sys.executable,
+                "-c",
+                _KILLED,
+                str(corpus),
+                str(out),
+                str(kill_at),
+                str(journal_bytes),
+                str(workers),
+            ],
             capture_output=True,
             check=False,
         )
@@ -135,7 +146,9 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(
     assert _content(out) == expected
 
 
-def test_a_kill_between_the_end_of_a_shard_and_the_journal_loses_nothing(corpus, tmp_path, small_chunks, monkeypatch):
+def test_a_kill_between_the_end_of_a_shard_and_the_journal_loses_nothing(
+    corpus, tmp_path, small_chunks, monkeypatch
+):
     expected = _content(_prepare(corpus, tmp_path / "whole", tokenizer="bytes", shard_tokens=3000))
     monkeypatch.setattr(writing_module, "_JOURNAL_BYTES", 1)
     real = writing_module.DatasetWriter._finish_shard
@@ -162,7 +175,9 @@ def test_an_unfinished_preparation_of_other_text_is_started_anew(corpus, tmp_pat
         _prepare(corpus, out)
     bad.write_text("repaired")
     assert _content(_prepare(corpus, out)).keys() >= {"manifest.json", "tokenizer.json"}
-    assert Manifest.read(out).splits["train"][0].documents + Manifest.read(out).splits["val"][0].documents == 61
+    assert (
+        Manifest.read(out).splits["train"][0].documents + Manifest.read(out).splits["val"][0].documents == 61
+    )
 
 
 def test_bad_text_in_a_process_ends_in_the_same_error(corpus, tmp_path, small_chunks, as_if_large):
@@ -221,7 +236,9 @@ def test_a_full_disk_is_one_line_and_nothing_finished_is_lost(corpus, tmp_path, 
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
         patched.setattr(ShardWriter, "append", fills)
-        with pytest.raises(UserError, match=r"out: no space left on device; .* free some space and run the same"):
+        with pytest.raises(
+            UserError, match=r"out: no space left on device; .* free some space and run the same"
+        ):
             _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
     assert list(out.glob("train-*.bin"))
     assert _content(_prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)) == expected
@@ -230,7 +247,9 @@ def test_a_full_disk_is_one_line_and_nothing_finished_is_lost(corpus, tmp_path, 
 def test_finished_shards_are_not_removed_for_other_settings(corpus, tmp_path, small_chunks, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
-        patched.setattr(writing_module.DatasetWriter, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(
+            writing_module.DatasetWriter, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
     with pytest.raises(UserError, match="unfinished data set of other text or other settings"):
@@ -297,9 +316,14 @@ def test_what_was_read_and_left_out_is_counted_also_after_a_kill(tmp_path, small
     whole = _prepare(tmp_path / "in", tmp_path / "whole", tokenizer="bytes", shard_tokens=3000, progress=True)
     empty = 1 + sum(not line["text"] for line in lines)
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said == f"read 1 file; not read: 1 .html; left out: documents without text (null or empty): {empty}"
+    assert (
+        said == f"read 1 file; not read: 1 .html; left out: documents without text (null or empty): {empty}"
+    )
     assert Manifest.read(whole).source["empty_documents"] == empty
-    assert sum(entry.documents for entries in Manifest.read(whole).splits.values() for entry in entries) == 201 - empty
+    assert (
+        sum(entry.documents for entries in Manifest.read(whole).splits.values() for entry in entries)
+        == 201 - empty
+    )
     out = tmp_path / "out"
     for shards in (1, 3):
         with monkeypatch.context() as patched:

@@ -25,7 +25,9 @@ def test_stdlib_is_python_code_without_tests_and_tables():
     source = StdlibSource()
     names = [path.relative_to(source.root).as_posix() for path in source.files]
     assert {"argparse.py", "json/decoder.py"} <= set(names)
-    assert not [name for name in names if name.startswith(("test/", "encodings/", "site-packages/", "_sysconfigdata"))]
+    assert not [
+        name for name in names if name.startswith(("test/", "encodings/", "site-packages/", "_sysconfigdata"))
+    ]
     assert names == sorted(names)
     assert 5e6 < source.size_bytes() < 60e6
 
@@ -97,7 +99,9 @@ def test_linked_folders_are_read_once_and_what_is_not_read_is_counted(tmp_path):
 
 def test_another_column_or_field_is_read_and_is_another_data_set(tmp_path):
     (tmp_path / "a.jsonl").write_text(JSONL.replace('"text"', '"content"'))
-    with pytest.raises(UserError, match=r'the field "text" .* there are: content; --text-column names another'):
+    with pytest.raises(
+        UserError, match=r'the field "text" .* there are: content; --text-column names another'
+    ):
         _documents(tmp_path)
     source = TextSource([tmp_path], text_column="content")
     assert list(source.iter_documents()) == TEXTS
@@ -109,7 +113,12 @@ def test_columns_of_text_of_every_type_are_read(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     file, texts = tmp_path / "x.parquet", pa.array([*TEXTS, None])
     other = pa.array(["1", "2", "3", "4"])
-    for column in (texts, texts.cast(pa.large_string()), texts.cast(pa.string_view()), texts.dictionary_encode()):
+    for column in (
+        texts,
+        texts.cast(pa.large_string()),
+        texts.cast(pa.string_view()),
+        texts.dictionary_encode(),
+    ):
         parquet.write_table(pa.table({"text": column}), file)
         assert _documents(file) == TEXTS
     for names, columns in ((["id", "id", "text"], [other, other, texts]), (["text", "text"], [texts, texts])):
@@ -213,7 +222,11 @@ def test_a_large_file_is_cut_at_line_ends_and_nothing_is_lost(tmp_path, monkeypa
         ("x.txt", b"abc\n" * 100_000 + b"\xff", r"x\.txt: not UTF-8 at byte 400000 \(0xff\)"),
         ("x.jsonl", b'{"text":"a"}\n\xc3\x28', r"x\.jsonl: not UTF-8 at byte 13"),
         ("x.jsonl", b'{"text":"a"}\n{"text":', r"x\.jsonl, line 2: not valid JSON"),
-        ("x.jsonl", b'{"text":"a","n":' + b"9" * 5000 + b"}", r"x\.jsonl, line 1: not valid JSON: .*5000 digits$"),
+        (
+            "x.jsonl",
+            b'{"text":"a","n":' + b"9" * 5000 + b"}",
+            r"x\.jsonl, line 1: not valid JSON: .*5000 digits$",
+        ),
         ("x.jsonl", b'{"txt":"a"}', r'x\.jsonl, line 1: an object with the field "text"'),
         ("x.jsonl", b"[1]", r"line 1: an object"),
         ("x.jsonl", b'{"text":"\\ud800"}', r"line 1: text has U\+D800"),

@@ -20,7 +20,9 @@ from danalab.data.sources.synthetic import Language
 from danalab.data.tokenizers import WordTokenizer, load_tokenizer
 from danalab.errors import UserError
 
-SMALL = Language(words=3, levels=2, answers=2, noise=0.25, questions=0.3, copies=0.2, distances=2, document_tokens=5)
+SMALL = Language(
+    words=3, levels=2, answers=2, noise=0.25, questions=0.3, copies=0.2, distances=2, document_tokens=5
+)
 
 
 def probabilities(language: Language, document: np.ndarray) -> np.ndarray:
@@ -130,8 +132,19 @@ def test_words_follow_zipf() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 100  # chi-square of 49 degrees of freedom: p = 2e-5
 
 
-def test_a_prepared_language_opens_with_windows_of_one_document(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    flags = ["--language", "words=20", "document_tokens=16", "answers=4", "--max-tokens", "4000", "--workers", "1"]
+def test_a_prepared_language_opens_with_windows_of_one_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    flags = [
+        "--language",
+        "words=20",
+        "document_tokens=16",
+        "answers=4",
+        "--max-tokens",
+        "4000",
+        "--workers",
+        "1",
+    ]
     assert main(["data", "prepare", "synthetic", *flags, "--out", str(tmp_path / "made")]) == 0
     val = open_dataset(tmp_path / "made", "val")
     language = Language(words=20, document_tokens=16, answers=4)
@@ -160,7 +173,11 @@ def test_the_tokenizer_is_read_back_and_by_transformers(tmp_path: Path) -> None:
     made = WordTokenizer(Language(words=5, levels=1, answers=2, distances=1).vocabulary)
     made.save(tmp_path)
     read = load_tokenizer(tmp_path)
-    assert (read.fingerprint, read.vocab_size, read.specials) == (made.fingerprint, made.vocab_size, made.specials)
+    assert (read.fingerprint, read.vocab_size, read.specials) == (
+        made.fingerprint,
+        made.vocab_size,
+        made.specials,
+    )
     text = "w4 k1 a0 w2 c1 w2 "
     assert read.decode(read.encode(text)) == text
     transformers = pytest.importorskip("transformers")
@@ -176,7 +193,10 @@ def test_the_tokenizer_is_read_back_and_by_transformers(tmp_path: Path) -> None:
         (["synthetic", "--language", "word=10"], "it must be KEY=VALUE"),
         (["synthetic", "--language", "words=ten"], "words is ten; it must be a number"),
         (["synthetic", "--language", "zipf=nan"], "zipf is nan; it must be between"),
-        (["synthetic", "--language", "questions=0.6", "copies=0.5"], "questions + copies is 1.1; it must be below 1"),
+        (
+            ["synthetic", "--language", "questions=0.6", "copies=0.5"],
+            "questions + copies is 1.1; it must be below 1",
+        ),
         (["stdlib", "--language", "words=10"], "only for danalab data prepare synthetic"),
         (["synthetic", "--input", "x.txt"], "takes no --input"),
     ],
@@ -191,7 +211,9 @@ def test_bad_settings_are_one_line(
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '{"model": {"vocab": {"a": 1}}}', '{"model": {"vocab": {"a": "b"}}}'])
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", '{"model": {"vocab": {"a": 1}}}', '{"model": {"vocab": {"a": "b"}}}']
+)
 def test_a_damaged_list_of_words_is_named(content: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(UserError, match=r"tokenizer.json: not the list of words"):

@@ -77,7 +77,9 @@ def test_spelling_a_special_gives_plain_text(tokenizer, text):
 @settings(max_examples=30, deadline=None)
 @given(text=UNICODE)
 def test_token_bytes_sum_to_the_bytes_of_the_text(tokenizer, text):
-    assert tokenizer.token_bytes()[np.array(tokenizer.encode(text), dtype=np.int64)].sum() == len(text.encode())
+    assert tokenizer.token_bytes()[np.array(tokenizer.encode(text), dtype=np.int64)].sum() == len(
+        text.encode()
+    )
 
 
 def test_specials_and_padding_count_no_bytes(tokenizer):
@@ -93,7 +95,11 @@ def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     loaded = load_tokenizer(tmp_path)
     assert loaded.fingerprint == tokenizer.fingerprint
-    assert (loaded.name, loaded.n_tokens, loaded.specials) == (tokenizer.name, tokenizer.n_tokens, tokenizer.specials)
+    assert (loaded.name, loaded.n_tokens, loaded.specials) == (
+        tokenizer.name,
+        tokenizer.n_tokens,
+        tokenizer.specials,
+    )
     assert loaded.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
 
 
@@ -254,7 +260,9 @@ def test_lossy_and_damaged_tokenizers_are_refused_in_one_line(tmp_path, bpe, cha
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
 def test_canonical_normalization_prepares_data_and_compatibility_does_not(tmp_path, bpe, form, capsys):
     (tmp_path / "tokenizer.json").write_text(_edited(bpe, normalizer=lambda _: {"type": form}))
-    (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({"text": f"{n} e\u0301 \ufb01"}) for n in range(9)))
+    (tmp_path / "in.jsonl").write_text(
+        "\n".join(json.dumps({"text": f"{n} e\u0301 \ufb01"}) for n in range(9))
+    )
 
     def run():
         return prepare("text", tmp_path, tmp_path / "out", inputs=[tmp_path / "in.jsonl"], workers=1)
@@ -281,7 +289,9 @@ def test_a_path_is_a_path_and_a_name_is_a_name(tmp_path, bpe, name, monkeypatch)
         assert load_tokenizer(name).fingerprint != bpe.fingerprint
     (tmp_path / "in.txt").write_text("abcdefgh " * 99)
     (tmp_path / "val.txt").write_text("abc")
-    folder = prepare("text", f"./{name}", name + "-data", inputs=["in.txt"], val_inputs=["val.txt"], workers=2)
+    folder = prepare(
+        "text", f"./{name}", name + "-data", inputs=["in.txt"], val_inputs=["val.txt"], workers=2
+    )
     folder.rename("stdlib")  # the name of a source
     assert open_dataset(Path("stdlib")).tokenizer.fingerprint == bpe.fingerprint
 
@@ -300,7 +310,9 @@ def test_documents_end_with_the_token_that_is_named(tmp_path, bpe):
         return prepare("text", folder, tmp_path / out, inputs=[tmp_path / "in.jsonl"], workers=1, **settings)
 
     plain = _with_end(bpe, tmp_path / "plain", "</s>")
-    with pytest.raises(UserError, match=r"no special token <\|endoftext\|>, .* there are: </s>, <\|user_start"):
+    with pytest.raises(
+        UserError, match=r"no special token <\|endoftext\|>, .* there are: </s>, <\|user_start"
+    ):
         run(plain, "a")
     with pytest.raises(UserError, match="no special token nope"):
         run(plain, "a", eos="nope")

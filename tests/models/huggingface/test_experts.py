@@ -97,7 +97,10 @@ def test_transformers_saves_our_class_and_danalab_reads_what_it_saved(config: Mo
     model = modeling_danalab.DanalabForCausalLM(modeling_danalab.DanalabConfig(**described)).eval()
     model.load_state_dict(weights)
     model.save_pretrained(tmp_path)
-    assert model.generation_config.top_k in (None, 50)  # experts of a token are nothing that sampling should know of
+    assert model.generation_config.top_k in (
+        None,
+        50,
+    )  # experts of a token are nothing that sampling should know of
     saved = json.loads((tmp_path / "config.json").read_text())
     again, found = from_huggingface(saved, load_file(tmp_path / "model.safetensors"))
     assert again == config

@@ -21,7 +21,9 @@ CASES = {
     "gpt": ModelConfig("gpt", *SIZES),
     "gpt-untied": ModelConfig("gpt", *SIZES, norm_eps=1e-3, tied_head=False),
     "llama": ModelConfig("llama", *SIZES),
-    "llama-grouped-tied": ModelConfig("llama", *SIZES, n_kv_heads=2, tied_head=True, rope_theta=5e5, norm_eps=1e-3),
+    "llama-grouped-tied": ModelConfig(
+        "llama", *SIZES, n_kv_heads=2, tied_head=True, rope_theta=5e5, norm_eps=1e-3
+    ),
     "qwen3": ModelConfig("qwen3", *SIZES, attention_gate=False),
     "qwen3-grouped": ModelConfig("qwen3", *SIZES, attention_gate=False, n_kv_heads=1, rope_theta=1e6),
     "qwen3-wide-heads": ModelConfig("qwen3", 32, 2, 4, 16, 48, 61, 24, attention_gate=False, n_kv_heads=2),
@@ -62,7 +64,9 @@ def test_a_random_model_of_transformers_is_ours_too(kind: str):
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
              "head_dim": 8, "num_key_value_heads": 2, "max_position_embeddings": 24}  # fmt: skip
-    if kind == "qwen3-wide-heads":  # as in Qwen3 0.6B, 4B and 8B, heads are together wider than the residual stream
+    if (
+        kind == "qwen3-wide-heads"
+    ):  # as in Qwen3 0.6B, 4B and 8B, heads are together wider than the residual stream
         kind, sizes = "qwen3", {**sizes, "head_dim": 16}
     if kind == "gpt2":
         sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 24}
@@ -83,7 +87,9 @@ OURS = {
     "gated-grouped": ModelConfig("qwen3", *SIZES, n_kv_heads=2, norm="layernorm", rope_theta=5e5),
     "gated-wide-heads": ModelConfig("qwen3", 32, 2, 4, 16, 48, 61, 24, n_kv_heads=2),
     "three-heads": ModelConfig("llama", 32, 2, 3, 8, 48, 61, 24),
-    "tied-qk-norm": ModelConfig("llama", *SIZES, qk_norm=True, tied_head=True, residual_scale=0.5, norm_eps=1e-3),
+    "tied-qk-norm": ModelConfig(
+        "llama", *SIZES, qk_norm=True, tied_head=True, residual_scale=0.5, norm_eps=1e-3
+    ),
 }
 
 
@@ -146,7 +152,10 @@ def test_halves_and_pairs_are_inverse_and_move_whole_heads():
             ModelConfig("enoki", *SIZES, norm="rmsnorm-1p"),
             "no class, of transformers or ours, has enoki with norm 'rms",
         ),
-        (ModelConfig("moe", *SIZES, rotary_dim=2), "has moe with norm 'layernorm' and heads of which 2 of 8 features"),
+        (
+            ModelConfig("moe", *SIZES, rotary_dim=2),
+            "has moe with norm 'layernorm' and heads of which 2 of 8 features",
+        ),
     ],
 )
 def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, message: str):
@@ -171,7 +180,10 @@ def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, messag
         ({"model_type": ["llama"]}, "cannot be imported"),
         ({"rope_parameters": "x"}, "config.json of a llama model cannot be used"),
         ({"rope_parameters": {"rope_theta": "x"}}, "config.json of a llama model cannot be used"),
-        ({"vocab_size": 60}, r"'model.embed_tokens.weight' has shape \[61, 32\], config.json requires \[60, 32\]"),
+        (
+            {"vocab_size": 60},
+            r"'model.embed_tokens.weight' has shape \[61, 32\], config.json requires \[60, 32\]",
+        ),
     ],
 )
 def test_files_that_do_not_fit_are_refused_by_name(changes: dict[str, Any], message: str):

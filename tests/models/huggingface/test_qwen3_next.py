@@ -148,9 +148,15 @@ def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, messag
         ({"layer_types": ["full_attention", "linear_attention"] * 2}, "attention in every n-th layer"),
         ({"layer_types": ["linear_attention"]}, "attention in every n-th layer"),
         ({"linear_num_value_heads": 3}, "must divide linear_value_heads"),
-        ({"linear_conv_kernel_dim": 3}, r"conv1d.weight' has shape \[256, 1, 4\], config.json requires \[256, 1, 3\]"),
+        (
+            {"linear_conv_kernel_dim": 3},
+            r"conv1d.weight' has shape \[256, 1, 4\], config.json requires \[256, 1, 3\]",
+        ),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_type = 'yarn'"),
-        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.35}}, "rotary_dim is .*; it must be even"),
+        (
+            {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.35}},
+            "rotary_dim is .*; it must be even",
+        ),
     ],
 )
 def test_files_that_do_not_fit_are_refused_by_name(changes: dict[str, Any], message: str):
@@ -161,6 +167,8 @@ def test_files_that_do_not_fit_are_refused_by_name(changes: dict[str, Any], mess
 
 @pytest.mark.parametrize("count", [0, -1, "4"])
 def test_a_number_of_experts_that_is_none_is_refused_by_its_name(count):
-    described, weights = to_huggingface(CASES["attention"], random_model(CASES["attention"], 0.1).state_dict())
+    described, weights = to_huggingface(
+        CASES["attention"], random_model(CASES["attention"], 0.1).state_dict()
+    )
     with pytest.raises(UserError, match=r"config\.json has num_experts = .*; it must be at least 1"):
         from_huggingface({**described, "num_experts": count}, weights)

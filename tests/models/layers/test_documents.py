@@ -29,11 +29,20 @@ def test_documents_and_positions_begin_at_each_start_token():
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 9), st.booleans(), st.booleans(), st.integers(0, 2**32))
+@given(
+    st.integers(1, 40),
+    st.integers(1, 3),
+    st.integers(1, 9),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2**32),
+)
 def test_attention_by_blocks_is_attention_under_one_mask(length, batch, block, grouped, as_compiled, seed):
     draw = torch.Generator().manual_seed(seed)
     heads = (4, 2 if grouped else 4, 2 if grouped else 4)
-    leaves = [torch.randn(batch, n, length, 8, generator=draw, dtype=torch.float64).requires_grad_() for n in heads]
+    leaves = [
+        torch.randn(batch, n, length, 8, generator=draw, dtype=torch.float64).requires_grad_() for n in heads
+    ]
     starts = document_starts(torch.randint(5, 10, (batch, length), generator=draw), START)
     place = torch.arange(length)
     mask = (place <= place[:, None]) & (place >= starts[:, :, None])
@@ -70,7 +79,9 @@ def test_logits_of_a_document_are_those_of_the_document_alone(arch, block, monke
     model = _model(arch)
     draw = torch.Generator().manual_seed(0)
     lengths = [5, 1, 12, 7]
-    documents = [torch.cat([torch.tensor([START]), torch.randint(10, 64, (n,), generator=draw)]) for n in lengths]
+    documents = [
+        torch.cat([torch.tensor([START]), torch.randint(10, 64, (n,), generator=draw)]) for n in lengths
+    ]
     alone = [model(document[None])[0] for document in documents]
     model.document_token = START
     together = model(torch.cat(documents)[None])[0].split([n + 1 for n in lengths])

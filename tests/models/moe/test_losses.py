@@ -62,7 +62,9 @@ def test_with_its_own_usage_given_the_gradient_is_the_plain_formulas(x, name):
     router, routing = routed(x, top_k=2)
     plain = router_losses(routing)[name]
     given = router_losses(routing, Usage.of(routing), 64)[name]
-    ours, theirs = (torch.autograd.grad(loss, router.map.weight, retain_graph=True)[0] for loss in (given, plain))
+    ours, theirs = (
+        torch.autograd.grad(loss, router.map.weight, retain_graph=True)[0] for loss in (given, plain)
+    )
     torch.testing.assert_close(given, plain)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
 
@@ -81,7 +83,9 @@ def test_the_load_balance_loss_evens_out_a_lopsided_router(x):
     assert float(after) < min(0.3, float(before))
 
 
-CONFIG = ModelConfig("moe", 16, 3, 2, 8, 24, 31, 12, n_experts=4, mlp_only_layers=(1,), router_entropy_loss=0.1)
+CONFIG = ModelConfig(
+    "moe", 16, 3, 2, 8, 24, 31, 12, n_experts=4, mlp_only_layers=(1,), router_entropy_loss=0.1
+)
 
 
 def test_a_model_tells_its_losses_once_a_pass_averaged_over_sparse_layers():

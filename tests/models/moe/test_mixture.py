@@ -49,12 +49,20 @@ def by_hand(layer: MixtureOfExperts, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("activation", ["swiglu", "gelu"])
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"top_k": 1}, {"top_k": 6}, {"renormalise": False}, {"n_shared_experts": 2, "shared_expert_gate": True}],
+    [
+        {},
+        {"top_k": 1},
+        {"top_k": 6},
+        {"renormalise": False},
+        {"n_shared_experts": 2, "shared_expert_gate": True},
+    ],
     ids=str,
 )
 def test_it_is_the_sum_over_chosen_experts_with_its_gradients(activation, changes):
     layer = mixture(activation, **changes)
-    x = torch.randn(2, 9, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    x = torch.randn(
+        2, 9, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    ).requires_grad_()
     found, expected = layer(x)[0], by_hand(layer, x)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     wrt, upstream = [x, *layer.parameters()], torch.randn(x.shape, dtype=torch.float64)
@@ -83,7 +91,9 @@ def test_weights_add_up_to_one_if_renormalised_and_else_to_their_probability():
         weights, chosen, routing = router(x)
         p = F.softmax(x @ router.map.weight.T, dim=-1)
         expected = p.gather(1, chosen)
-        torch.testing.assert_close(weights, expected / expected.sum(1, keepdim=True) if renormalise else expected)
+        torch.testing.assert_close(
+            weights, expected / expected.sum(1, keepdim=True) if renormalise else expected
+        )
         torch.testing.assert_close(routing.probabilities, p.sum(0))
         assert int(routing.counts.sum()) == 21
 

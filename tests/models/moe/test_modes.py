@@ -19,7 +19,9 @@ def passed(model: Decoder) -> tuple[dict[str, Tensor], list[Tensor]]:
     losses = model.auxiliary_losses()
     (ce + losses["total"]).backward()
     grads = [parameter.grad for parameter in model.parameters()]
-    return {name: loss.detach() for name, loss in losses.items()}, [grad for grad in grads if grad is not None]
+    return {name: loss.detach() for name, loss in losses.items()}, [
+        grad for grad in grads if grad is not None
+    ]
 
 
 @pytest.mark.parametrize("mode", ["full", "every-n:2", "selective"])

@@ -68,7 +68,9 @@ def test_logits_of_a_document_are_those_of_the_document_alone(more, short):
 
 def test_what_stands_before_a_document_does_not_matter_and_without_the_mask_it_does(short):
     model, last = model_of(), document(40)
-    rows = torch.stack([torch.cat([document(50, 1), last]), torch.cat([document(20, 2), document(30, 3), last])])
+    rows = torch.stack(
+        [torch.cat([document(50, 1), last]), torch.cat([document(20, 2), document(30, 3), last])]
+    )
     apart = []
     for token in (START, None):
         model.document_token = token

@@ -170,7 +170,9 @@ def test_the_sizes_have_as_many_parameters_as_the_formula_says(size):
         "xlarge-32k": 4_654_428_160,
     }
     assert model.num_parameters() == parameter_count(config) == expected[size]
-    products = sum(p.numel() for name, p in model.named_parameters() if model.parameter_kinds()[name] != "vector")
+    products = sum(
+        p.numel() for name, p in model.named_parameters() if model.parameter_kinds()[name] != "vector"
+    )
     assert flops_per_token(config, 32768) == 6 * products
 
 

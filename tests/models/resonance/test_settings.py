@@ -121,7 +121,10 @@ def test_text_longer_than_the_table_is_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"learned_positions": True, "seq_len": 32769}, "at most 32768 rows, but the context length is 32769"),
+        (
+            {"learned_positions": True, "seq_len": 32769},
+            "at most 32768 rows, but the context length is 32769",
+        ),
         ({"conv_width": 1}, "--conv-width 1: 0 .none., or at least 2 tokens"),
         ({"conv_width": -4}, "--conv-width -4"),
         ({"conv_width": 4, "mixer": "none"}, "--mixer none has no oscillators"),

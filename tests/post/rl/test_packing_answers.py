@@ -38,12 +38,16 @@ def draw_answers(count=7, seed=0):
 
 def gradients(model, batch, name, micro_batch, **settings):
     """(loss, metrics, gradient as one vector)."""
-    batch.extra = {key: value.double() if value.is_floating_point() else value for key, value in batch.extra.items()}
+    batch.extra = {
+        key: value.double() if value.is_floating_point() else value for key, value in batch.extra.items()
+    }
     loss = PolicyLoss(OBJECTIVES.get(name), n_ids=60, max_tokens=10, **settings)
     parameters = list(model.parameters())
     for parameter in parameters:
         parameter.grad = None
-    step = GradientStep(model, parameters, micro_batch=micro_batch, grad_clip=0.0, loss=loss, autocast=nullcontext)
+    step = GradientStep(
+        model, parameters, micro_batch=micro_batch, grad_clip=0.0, loss=loss, autocast=nullcontext
+    )
     result = step(batch)
     gradient = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
     return float(result.loss), {key: float(value) for key, value in result.metrics.items()}, gradient
@@ -53,7 +57,9 @@ def one_a_row(answers):
     """Without packing: each answer in a row of its own, padded."""
     rows = [pack_answers([answer], BOS, length=16) for answer in answers]
     extra = {name: torch.cat([row.extra[name] for row in rows]) for name in rows[0].extra}
-    return TrainingBatch(torch.cat([r.inputs for r in rows]), torch.cat([r.targets for r in rows]), extra=extra)
+    return TrainingBatch(
+        torch.cat([r.inputs for r in rows]), torch.cat([r.targets for r in rows]), extra=extra
+    )
 
 
 def assert_same(found, expected):
@@ -128,14 +134,18 @@ def test_every_answer_keeps_its_own_advantage_and_log_probabilities():
     expected = []
     for each in answers:
         drawn = [i for i, d in enumerate(each.answer.drawn) if d]
-        tokens, log_probs = ([values[i] for i in drawn] for values in (each.answer.tokens, each.answer.log_probs))
+        tokens, log_probs = (
+            [values[i] for i in drawn] for values in (each.answer.tokens, each.answer.log_probs)
+        )
         to_float32 = torch.tensor([*log_probs, each.advantage]).tolist()
         expected.append((tokens, to_float32[:-1], {to_float32[-1]}))
     assert sorted(found, key=str) == sorted(expected, key=str)
 
 
 def test_inputs_are_prompts_and_answers_with_the_end_as_a_target_only():
-    answer = TrainedAnswer([BOS, 8, 9], SampledAnswer([10, 11, 12], [-1.0, 0.0, -2.0], [True, False, True], True), 0.5)
+    answer = TrainedAnswer(
+        [BOS, 8, 9], SampledAnswer([10, 11, 12], [-1.0, 0.0, -2.0], [True, False, True], True), 0.5
+    )
     batch = pack_answers([answer], BOS, length=7)
     assert batch.inputs.tolist() == [[BOS, 8, 9, 10, 11, BOS, BOS]]
     assert batch.targets.tolist() == [[-1, -1, 10, -1, 12, -1, -1]]
@@ -145,7 +155,11 @@ def test_the_penalty_pulls_towards_the_reference(model):
     answers = draw_answers()
     batch = one_a_row(answers)
     with torch.no_grad():
-        own = model(batch.inputs)[..., :60].log_softmax(-1).gather(-1, batch.targets.clamp(min=0)[..., None])[..., 0]
+        own = (
+            model(batch.inputs)[..., :60]
+            .log_softmax(-1)
+            .gather(-1, batch.targets.clamp(min=0)[..., None])[..., 0]
+        )
     for shift, sign in ((0.0, 0), (-0.5, 1), (0.5, -1)):
         batch.extra = one_a_row(answers).extra | {"advantages": torch.zeros(batch.targets.shape)}
         batch.extra["reference_log_probs"] = own + shift
@@ -158,7 +172,18 @@ def test_the_penalty_pulls_towards_the_reference(model):
 def test_experts_are_balanced_as_in_pre_training():
     """Answers without advantages leave the router's losses, whatever the micro-batches; they are not reported."""
     config = ModelConfig(
-        "moe", 16, 2, 2, 8, 32, vocab_size=VOCAB, seq_len=64, n_experts=4, top_k=2, expert_dim=16, router_z_loss=0.5
+        "moe",
+        16,
+        2,
+        2,
+        8,
+        32,
+        vocab_size=VOCAB,
+        seq_len=64,
+        n_experts=4,
+        top_k=2,
+        expert_dim=16,
+        router_z_loss=0.5,
     )
     model = build_model(config, seed=1).double()
     model.document_token = BOS
@@ -175,5 +200,7 @@ def test_experts_are_balanced_as_in_pre_training():
         torch.testing.assert_close(gradient[gradient != 0], expected[expected != 0], rtol=1e-6, atol=1e-9)
         assert 0 < balance.scalars()["moe/min_load"] <= 1 <= balance.scalars()["moe/max_load"]
     kept = balance.state_dict()
-    gradients(model, pack_answers([], BOS), "dapo", 1, balance=balance)  # a step without answers changes nothing
+    gradients(
+        model, pack_answers([], BOS), "dapo", 1, balance=balance
+    )  # a step without answers changes nothing
     assert balance.state_dict() == kept

@@ -22,7 +22,9 @@ def oracle(name, log_p, old, advantages, masks, clip):
     total = value = 0.0
     for lp, lo, advantage, mask in zip(log_p, old, advantages, masks, strict=True):
         active = [(a, b) for a, b, on in zip(lp, lo, mask, strict=True) if on]
-        total += {"gspo": 1, "dr_grpo": MAX_TOKENS}.get(name, len(active))  # sequences that add nothing are counted
+        total += {"gspo": 1, "dr_grpo": MAX_TOKENS}.get(
+            name, len(active)
+        )  # sequences that add nothing are counted
         if not active:
             continue
         limit = lambda ratio: min(max(ratio, 1 - clip.low), 1 + clip.high)  # noqa: E731
@@ -77,7 +79,10 @@ def padded(log_p, old, advantages, masks, width=9, dtype=torch.float64):
     lp, lo = torch.full((rows, width), -3.0, dtype=dtype), torch.full((rows, width), 99.0, dtype=dtype)
     mask = torch.zeros(rows, width, dtype=torch.bool)
     for i, row in enumerate(log_p):
-        lp[i, : len(row)], lo[i, : len(row)] = torch.tensor(row, dtype=dtype), torch.tensor(old[i], dtype=dtype)
+        lp[i, : len(row)], lo[i, : len(row)] = (
+            torch.tensor(row, dtype=dtype),
+            torch.tensor(old[i], dtype=dtype),
+        )
         mask[i, : len(row)] = torch.tensor(masks[i], dtype=torch.bool)
     a = torch.tensor(advantages, dtype=dtype)[:, None].expand(rows, width)
     return Tokens(lp.requires_grad_(), lo, a, mask, torch.zeros(rows, width, dtype=torch.int64))
@@ -116,7 +121,9 @@ def test_any_padding_and_any_split_give_the_same_loss_and_gradient(name):
             share, _ = objective(tokens, total)
             share.backward()
             found += float(share.detach())
-            grads += [grad[: len(row)] for grad, row in zip(tokens.log_probs.grad, case[0][start:], strict=False)]
+            grads += [
+                grad[: len(row)] for grad, row in zip(tokens.log_probs.grad, case[0][start:], strict=False)
+            ]
             start += count
         assert found == pytest.approx(float(loss.detach()), abs=1e-13)
         for i, grad in enumerate(grads):
@@ -129,7 +136,10 @@ def test_packed_rows_are_the_same_as_one_sequence_a_row(name):
     whole = padded(*case)
     total = total_of(objective, whole)
     loss, clipped = objective(whole, total)
-    flat = [torch.tensor([x for row in part for x in row], dtype=torch.float64)[None] for part in (case[0], case[1])]
+    flat = [
+        torch.tensor([x for row in part for x in row], dtype=torch.float64)[None]
+        for part in (case[0], case[1])
+    ]
     lengths = [len(row) for row in case[0]]
     index = torch.repeat_interleave(torch.arange(5), torch.tensor(lengths))[None]
     advantages = torch.tensor(case[2], dtype=torch.float64)[index]
@@ -194,6 +204,8 @@ def test_the_penalty_is_an_estimate_of_the_divergence():
     p = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
     q = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     every = torch.ones(3, dtype=torch.bool)
-    assert float((p * kl_penalty(p.log(), q.log(), every)).sum()) == pytest.approx(float((p * (p / q).log()).sum()))
+    assert float((p * kl_penalty(p.log(), q.log(), every)).sum()) == pytest.approx(
+        float((p * (p / q).log()).sum())
+    )
     assert kl_penalty(p.log(), q.log(), ~every).tolist() == [0.0] * 3
     assert (kl_penalty(p.log(), q.log(), every) >= 0).all()

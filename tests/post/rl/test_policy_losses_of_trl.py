@@ -52,7 +52,9 @@ def test_losses_are_those_of_trl_with_groups_without_signal(name, beta):
     objective = OBJECTIVES.get(name)
     clip = Clip(0.1, 0.2) if name == "gspo" else objective.clip
     kept = mask & (advantages != 0)[:, None] if beta == 0 else mask
-    tokens = Tokens(log_probs, old, advantages[:, None].expand(6, 9), kept, torch.zeros(6, 9, dtype=torch.int64))
+    tokens = Tokens(
+        log_probs, old, advantages[:, None].expand(6, 9), kept, torch.zeros(6, 9, dtype=torch.int64)
+    )
     total = objective.total(float(kept.sum()), 6.0, MAX_TOKENS)
     ours = objective(tokens, total, clip)[0]
     ours = ours + beta * objective.reduce(kl_penalty(log_probs, reference, kept), tokens, total)

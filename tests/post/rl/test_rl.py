@@ -92,7 +92,14 @@ def test_two_ranks_draw_the_answers_of_one_and_one_rank_continues(rl, tmp_path, 
     assert run_training(rl(run_dir=tmp_path / "two", batch_size=1)).status == "finished"
     one, two = (open_run(tmp_path / name).metrics() for name in ("rl", "two"))
     for ours, theirs in zip(two, one, strict=True):
-        for name in ("rl/reward", "rl/answer_length", "rl/groups_without_signal", "train/loss", "grad_norm", "tokens"):
+        for name in (
+            "rl/reward",
+            "rl/answer_length",
+            "rl/groups_without_signal",
+            "train/loss",
+            "grad_norm",
+            "tokens",
+        ):
             assert ours[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-5), name
 
 
@@ -105,7 +112,9 @@ def test_groups_without_signal_make_no_update_and_are_counted(rl, tmp_path):
     assert [row["rl/steps_without_signal"] for row in metrics] == [1.0, 2.0, 3.0]
     assert [row["update_norm"] for row in metrics] == [0.0] * 3
     assert outcome.summary["skipped"] == 0
-    before, after = (everything(RunFolder(path), step) for path, step in ((config.init_from, 2), (outcome.folder, 3)))
+    before, after = (
+        everything(RunFolder(path), step) for path, step in ((config.init_from, 2), (outcome.folder, 3))
+    )
     for name in before:
         if name.startswith("model"):
             assert before[name].equal(after[name])
@@ -113,14 +122,18 @@ def test_groups_without_signal_make_no_update_and_are_counted(rl, tmp_path):
 
 def test_truncated_answers_are_masked_on_request(rl, tmp_path):
     """One token an answer: all of these are cut off, some of them with a reward, and none of them counts."""
-    trained = run_training(rl(max_answer=1, mask_truncated=True, iterations=1, data_seed=3, run_dir=tmp_path / "masked"))
+    trained = run_training(
+        rl(max_answer=1, mask_truncated=True, iterations=1, data_seed=3, run_dir=tmp_path / "masked")
+    )
     (row,) = open_run(trained.folder).metrics()
     assert row["rl/truncated"] == 1
     assert 0 < row["rl/reward"] < 1
     assert row["update_norm"] == 0
 
 
-OTHERS = [pytest.param(OBJECTIVES.get(name).name, marks=pytest.mark.slow) for name in OBJECTIVES if name != "dapo"]
+OTHERS = [
+    pytest.param(OBJECTIVES.get(name).name, marks=pytest.mark.slow) for name in OBJECTIVES if name != "dapo"
+]
 
 
 @pytest.mark.parametrize("name", ["dapo", *OTHERS])
@@ -178,14 +191,18 @@ def test_bad_input_is_one_line(base, tmp_path, capsys):
         what = words[-1] if len(words) == 2 else words[0]
         whole = f"not with {what}: each rank samples from a whole model"
         assert whole in refused(capsys, *start, *task, "--distributed-backend", *words)
-    assert "--tp-size 2: only with --distributed-backend fsdp" in refused(capsys, *start, *task, "--tp-size", 2)
+    assert "--tp-size 2: only with --distributed-backend fsdp" in refused(
+        capsys, *start, *task, "--tp-size", 2
+    )
     assert "--kl -1" in refused(capsys, *start, *task, "--kl=-1")
     (tmp_path / "raises.py").write_text("def reward(problem, answer):\n    raise ValueError('no')\n")
     assert "ValueError: no" in refused(capsys, *start, *task, "--reward", tmp_path / "raises.py")
     (tmp_path / "nan.py").write_text("def reward(problem, answer):\n    return float('nan')\n")
     assert "returned nan" in refused(capsys, *again, *task, "--reward", tmp_path / "nan.py")
     (tmp_path / "tasks.jsonl").write_text('{"question": "q"}\n')
-    assert 'line 1: the field "answer" is missing' in refused(capsys, *start, "--task", tmp_path / "tasks.jsonl")
+    assert 'line 1: the field "answer" is missing' in refused(
+        capsys, *start, "--task", tmp_path / "tasks.jsonl"
+    )
 
 
 def test_a_folder_of_another_stage_or_other_tasks_is_refused(rl, base, tmp_path, low_bytes):

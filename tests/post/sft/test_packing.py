@@ -31,7 +31,10 @@ def conversation(lengths):
     """One with answers of these lengths, each different."""
     messages = []
     for turn, length in enumerate(lengths):
-        messages += [{"role": "user", "content": "?"}, {"role": "assistant", "content": chr(97 + turn) * length}]
+        messages += [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": chr(97 + turn) * length},
+        ]
     return conversation_of({"messages": messages})
 
 
@@ -55,7 +58,11 @@ def test_rows_hold_whole_turns_once_and_count_what_was_cut(tmp_path_factory, sha
     rows = ConversationRows(given_tokens, CHAT, seq_len, masked=masked)
     expected, truncated, dropped = [], 0, 0
     for shape in shapes:  # the oracle: as many turns as fit, by trial
-        fitting = [n for n in range(1, len(shape) + 1) if len(CHAT.render(conversation(shape[:n])).ids) <= seq_len + 1]
+        fitting = [
+            n
+            for n in range(1, len(shape) + 1)
+            if len(CHAT.render(conversation(shape[:n])).ids) <= seq_len + 1
+        ]
         dropped += not fitting
         if fitting:
             truncated += fitting[-1] < len(shape)
@@ -70,7 +77,9 @@ def test_rows_hold_whole_turns_once_and_count_what_was_cut(tmp_path_factory, sha
                 found.append((row_inputs[start:end], row_targets[start:end]))
     want = []
     for ids, mask in expected:
-        said = [id_ if spoken or not masked else IGNORED for id_, spoken in zip(ids[1:], mask[1:], strict=True)]
+        said = [
+            id_ if spoken or not masked else IGNORED for id_, spoken in zip(ids[1:], mask[1:], strict=True)
+        ]
         want.append((ids[:-1], said))
     assert sorted(found) == sorted(want)
 
@@ -132,7 +141,9 @@ def test_a_text_that_the_tokenizer_cannot_encode_is_named_with_its_line(tmp_path
     from danalab.data.tokenizers import CharacterTokenizer
 
     file = tmp_path / "chats.jsonl"
-    file.write_text("".join(json.dumps(Conversation.ask(text, "a").as_dict()) + "\n" for text in ("a", "b", "é")))
+    file.write_text(
+        "".join(json.dumps(Conversation.ask(text, "a").as_dict()) + "\n" for text in ("a", "b", "é"))
+    )
     with pytest.raises(UserError, match=r"chats.jsonl line 3: character 'é'"):
         tokenize([str(file)], ChatFormat(CharacterTokenizer()))
 
@@ -176,5 +187,7 @@ def test_bad_lines_are_left_out_and_counted_where_that_is_asked_for(tmp_path, ca
 
 def test_rows_have_only_conversations_with_something_to_learn(tmp_path):
     told = [SUMS[0], {"role": "assistant", "content": "19", "weight": 0}]
-    rows = ConversationRows(tokenized([conversation_of(told), conversation_of(SUMS)], tmp_path), CHAT, 200, masked=True)
+    rows = ConversationRows(
+        tokenized([conversation_of(told), conversation_of(SUMS)], tmp_path), CHAT, 200, masked=True
+    )
     assert (rows.counts.conversations, rows.counts.dropped) == (2, 1)

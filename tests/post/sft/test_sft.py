@@ -44,7 +44,12 @@ def test_model_optimizer_and_rate_are_those_of_the_base_run(tuned, base):
     config = tuned()
     assert (config.arch, config.d_model, config.opt, config.kappa) == ("qwen3", 32, "adana", 0.8)
     assert config.lr == pytest.approx(0.8 * 4e-3)
-    assert (config.weight_decay, config.scheduler, config.fract_decay, config.epochs) == (0.0, "wsd", 0.5, 1.0)
+    assert (config.weight_decay, config.scheduler, config.fract_decay, config.epochs) == (
+        0.0,
+        "wsd",
+        0.5,
+        1.0,
+    )
     assert tuned(lr=1e-2).lr == 1e-2
     assert tuned(kappa=0.7).kappa == 0.7
     other = tuned(opt="adamw", lr_fraction=0.5)
@@ -66,7 +71,9 @@ def test_mid_training_learns_every_token_and_mixes_text_in(mid, text):
     assert record["stage"] == "mid"
     assert record["dataset"]["path"].endswith(":0.3")
     ratio = outcome.summary["iterations"] / (run_training(alone).summary["iterations"] / 2)
-    assert ratio == pytest.approx(1 / 0.7, rel=0.35)  # a pass over the conversations, with the text beside them
+    assert ratio == pytest.approx(
+        1 / 0.7, rel=0.35
+    )  # a pass over the conversations, with the text beside them
 
 
 @pytest.mark.sample(1)
@@ -240,7 +247,10 @@ BAD = {
     "too short": (["--run", "BASE", "--data", "CHATS", "--seq-len", "4"], "no whole turn within"),
     "a model flag": (["--run", "BASE", "--data", "CHATS", "--d-model", "64"], "unknown flag --d-model"),
     "no run": (["--data", "CHATS"], "--run is needed"),
-    "a bad share": (["--run", "BASE", "--data", "CHATS", "--val-share", "1"], "--val-share 1: must be less than 1"),
+    "a bad share": (
+        ["--run", "BASE", "--data", "CHATS", "--val-share", "1"],
+        "--val-share 1: must be less than 1",
+    ),
     "a bad batch": (["--run", "BASE", "--data", "CHATS", "--global-batch", "4096"], "less than one step"),
     "malformed": (["--run", "BASE", "--data", "BAD"], "line 1: 'messages.0.content' must be a text"),
     "a single one": (["--run", "BASE", "--data", "ONE"], "one conversation cannot be split for validation"),

@@ -17,7 +17,9 @@ from danalab.train.parallel.world import World
 def watching(tmp_path):
     """Makes the context of a run in `tmp_path` by one process: watching(model, optimizer, SETTING=VALUE, ...)."""
 
-    def make(model: Any = None, optimizer: Any = None, *, iterations: int = 1000, **settings: Any) -> CallbackContext:
+    def make(
+        model: Any = None, optimizer: Any = None, *, iterations: int = 1000, **settings: Any
+    ) -> CallbackContext:
         strategy = ParallelStrategy(World.single())
         if model is not None:
             strategy.attach(list(model.parameters()))

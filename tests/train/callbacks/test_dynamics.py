@@ -41,7 +41,9 @@ def test_each_logged_step_gives_a_row_with_every_parameter_of_its_own(tmp_path, 
     for step in (1, 2):
         model(torch.ones(1, 3)).sum().backward()
         alignment = float(
-            torch.nn.functional.cosine_similarity(model.weight.detach().flatten(), model.weight.grad.flatten(), 0)
+            torch.nn.functional.cosine_similarity(
+                model.weight.detach().flatten(), model.weight.grad.flatten(), 0
+            )
         )
         watch.before_update(step)
         optimizer.step()

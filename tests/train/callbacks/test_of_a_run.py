@@ -16,7 +16,9 @@ def rows(file):
 def test_a_run_writes_all_that_was_asked_for(tiny):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run = train(tiny(opt="dana-star", tensorboard=True, log_dynamics=True, collect_tau_stats=True, peak_tflops=0.1))
+    run = train(
+        tiny(opt="dana-star", tensorboard=True, log_dynamics=True, collect_tau_stats=True, peak_tflops=0.1)
+    )
     metrics = rows(run / "metrics.jsonl")
     events = EventAccumulator(str(run / "tensorboard"))
     events.Reload()
@@ -42,7 +44,8 @@ def test_looking_on_changes_nothing_and_a_resumed_run_writes_the_same(tiny, tmp_
     train(tiny(**watched))
     whole = train(tiny(log_dynamics=True, run_dir=tmp_path / "whole"))
     losses = [
-        [row["train/loss"] for row in rows(run / "metrics.jsonl")] for run in (plain, tmp_path / "watched", whole)
+        [row["train/loss"] for row in rows(run / "metrics.jsonl")]
+        for run in (plain, tmp_path / "watched", whole)
     ]
     assert losses[0] == losses[1] == losses[2]
     assert rows(tmp_path / "watched" / "dynamics.jsonl") == rows(whole / "dynamics.jsonl")

@@ -20,7 +20,10 @@ def test_tensorboards_own_reader_finds_every_number_at_its_step(tmp_path, watchi
     for step in (1, 2):
         mirror.on_row({"step": step, "train/loss": 0.5 * step, "note": "words are left out", "mfu": None})
     mirror.close()
-    assert scalars_of(tmp_path / "tensorboard") == {"step": [(1, 1.0), (2, 2.0)], "train/loss": [(1, 0.5), (2, 1.0)]}
+    assert scalars_of(tmp_path / "tensorboard") == {
+        "step": [(1, 1.0), (2, 2.0)],
+        "train/loss": [(1, 0.5), (2, 1.0)],
+    }
 
 
 def test_a_resumed_run_hides_what_was_written_past_its_step(tmp_path, watching):

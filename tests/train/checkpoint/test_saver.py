@@ -180,6 +180,8 @@ def test_the_thread_writes_with_the_gpu_of_training(store, monkeypatch):
     chosen = []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: chosen.append((gpu, threading.current_thread().name)))
+    monkeypatch.setattr(
+        torch.cuda, "set_device", lambda gpu: chosen.append((gpu, threading.current_thread().name))
+    )
     Saver(store, write=Writer()).save(1, {"w": torch.ones(3)}, {}, wait=True)
     assert chosen == [(3, "danalab-checkpoint")]

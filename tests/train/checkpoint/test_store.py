@@ -17,12 +17,16 @@ from danalab.train.checkpoint.store import CheckpointStore, verify
 
 
 def write(store: CheckpointStore, step: int, content: bytes = b"tensor") -> Path:
-    return store.write(step, {"step": step}, lambda folder: (folder / "data.bin").write_bytes(content) and None)
+    return store.write(
+        step, {"step": step}, lambda folder: (folder / "data.bin").write_bytes(content) and None
+    )
 
 
 def usable(store: CheckpointStore) -> tuple[list[int], list[str]]:
     passed: list[str] = []
-    return [int(path.name[5:]) for path in store.usable(passed.append)], [bad.partition(": ")[2] for bad in passed]
+    return [int(path.name[5:]) for path in store.usable(passed.append)], [
+        bad.partition(": ")[2] for bad in passed
+    ]
 
 
 @pytest.fixture

@@ -31,7 +31,11 @@ def test_heads_alone_follow_the_scaling_rules():
     resolved = resolve(TrainConfig(heads=4), Words())
     rules = plan("enoki", "adana", 4)
     config = resolved
-    assert (config.iterations, config.lr, config.weight_decay) == (rules.iterations, rules.lr, rules.weight_decay)
+    assert (config.iterations, config.lr, config.weight_decay) == (
+        rules.iterations,
+        rules.lr,
+        rules.weight_decay,
+    )
     assert (config.wd_ts, config.warmup_steps, config.d_model) == (rules.wd_ts, rules.warmup_steps, 256)
 
 
@@ -49,7 +53,10 @@ def test_lr_multiplier_scales_the_law_and_not_an_explicit_lr():
 
 def test_runs_of_two_mixers_have_two_names():
     shapes = [{}, {"mixer": "oscillators"}, {"mixer": "none"}]
-    runs = [resolve(TrainConfig(arch="resonance", opt="adamw", size="small", **shape), Words()) for shape in shapes]
+    runs = [
+        resolve(TrainConfig(arch="resonance", opt="adamw", size="small", **shape), Words())
+        for shape in shapes
+    ]
     names = [run.run_dir.name for run in runs]
     assert len(set(names)) == 3
 
@@ -92,7 +99,9 @@ def test_what_cannot_be_meant_is_refused_with_the_reason(given, word):
         resolve(TrainConfig(**given), Words())
 
 
-@pytest.mark.parametrize("given", [{"heads": 4}, {"d_model": 128, "n_layers": 2, "n_heads": 2, "opt": "adamw"}])
+@pytest.mark.parametrize(
+    "given", [{"heads": 4}, {"d_model": 128, "n_layers": 2, "n_heads": 2, "opt": "adamw"}]
+)
 def test_what_was_resolved_resolves_to_itself(given):
     once = resolve(TrainConfig(**given), Words())
     assert resolve(TrainConfig(**once.as_dict()), Words()).as_dict() == once.as_dict()
@@ -160,7 +169,9 @@ def test_a_run_has_a_number_format_a_compiler_and_a_backend():
 
 
 def test_small_batches_and_long_runs_get_advice_and_keep_the_law():
-    small = resolve(TrainConfig(d_model=64, n_layers=2, n_heads=1, iterations=90, seq_len=64, batch_size=4), Words())
+    small = resolve(
+        TrainConfig(d_model=64, n_layers=2, n_heads=1, iterations=90, seq_len=64, batch_size=4), Words()
+    )
     assert small.lr_source.startswith("fitted for adana")
     assert "try --lr-multiplier" in small.notes[0]
     longer = resolve(TrainConfig(heads=3, tokens_per_param=80), Words())
@@ -177,7 +188,7 @@ def test_flags_of_a_tracker_that_is_off_are_told_of():
 
 def test_configuration_needs_no_torch():
     code = (
-        "import sys, danalab.train.config.train_config, danalab.train.config.resolve; sys.exit('torch' in sys.modules)"
+        "import sys; from danalab.train.config import resolve, train_config; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -193,7 +204,9 @@ def test_a_document_mask_needs_to_know_where_documents_end():
         resolve(TrainConfig(heads=4, document_mask=True), Words(eos_id=None))
 
 
-@pytest.mark.parametrize(("steps", "warmup"), [(5, 0), (10, 1), (20, 2), (49, 4), (199, 4), (250, 5), (6165, 123)])
+@pytest.mark.parametrize(
+    ("steps", "warmup"), [(5, 0), (10, 1), (20, 2), (49, 4), (199, 4), (250, 5), (6165, 123)]
+)
 def test_short_runs_have_a_warm_up_too(steps, warmup):
     assert resolve(TrainConfig(heads=4, iterations=steps), Words()).warmup_steps == warmup
 
@@ -201,7 +214,12 @@ def test_short_runs_have_a_warm_up_too(steps, warmup):
 @pytest.mark.parametrize(
     ("steps", "batch", "given", "sets"),
     [
-        (200, 8, {}, (4, 50)),  # 10 evaluations of 1,600 sequences' worth: a quarter of training is 3.75 batches
+        (
+            200,
+            8,
+            {},
+            (4, 50),
+        ),  # 10 evaluations of 1,600 sequences' worth: a quarter of training is 3.75 batches
         (1000, 32, {}, (64, 1000)),
         (100_000, 32, {}, (64, 100_000)),
         (2000, 8, {}, (37, 500)),

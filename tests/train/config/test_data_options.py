@@ -34,10 +34,14 @@ def stream(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("stream")
     draw = random.Random(0)
     for split, n in (("train", 400), ("val", 40)):
-        lines = [json.dumps({"text": "".join(draw.choices("abcdefgh ", k=draw.randint(3, 60)))}) for _ in range(n)]
+        lines = [
+            json.dumps({"text": "".join(draw.choices("abcdefgh ", k=draw.randint(3, 60)))}) for _ in range(n)
+        ]
         (folder / f"{split}.jsonl").write_text("\n".join(lines))
     inputs, val_inputs = [folder / "train.jsonl"], [folder / "val.jsonl"]
-    return prepare("text", "bytes", folder / "set", inputs=inputs, val_inputs=val_inputs, workers=1, progress=False)
+    return prepare(
+        "text", "bytes", folder / "set", inputs=inputs, val_inputs=val_inputs, workers=1, progress=False
+    )
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,18 @@ def is_phase(name):
 
 MAKERS = {
     name: lambda model, name=name: build_optimizer(name, model, lr=1e-2)
-    for name in ("adamw", "adana", "dana-star-mk4", "auto-dana", "ademamix", "muon", "d-muon", "lion", "soap", "snoo")
+    for name in (
+        "adamw",
+        "adana",
+        "dana-star-mk4",
+        "auto-dana",
+        "ademamix",
+        "muon",
+        "d-muon",
+        "lion",
+        "soap",
+        "snoo",
+    )
 }
 MAKERS["muon under zero"] = lambda model: DistributedMuonAdamW(model, lr=1e-2)
 MAKERS["adana under zero"] = lambda model: DistributedMuonAdamW(model, "adana", lr=1e-2)

@@ -50,7 +50,9 @@ def test_dimensions_of_the_file_replace_those_of_the_architecture(tmp_path):
     RULES.write(file)
     planned = resolve(TrainConfig(arch="gpt", heads=6, rules=file), Words()).model
     assert (planned.d_model, planned.n_layers, planned.head_dim, planned.mlp_dim) == (192, 2, 32, 480)
-    assert resolve(TrainConfig(arch="gpt", heads=3, rules=file), Words()).model.n_layers == 1  # a third of three heads
+    assert (
+        resolve(TrainConfig(arch="gpt", heads=3, rules=file), Words()).model.n_layers == 1
+    )  # a third of three heads
     assert resolve(TrainConfig(arch="enoki", heads=6, rules=file), Words()).model.d_model == 384
     with pytest.raises(UserError, match="less than one layer"):
         resolve(TrainConfig(arch="gpt", heads=2, rules=file), Words())
@@ -133,7 +135,9 @@ def test_the_originals_scaling_rules_are_read(tmp_path):
     (tmp_path / "b.yaml").write_text(SUMMARY)
     for settings in ({}, {"kappa": 0.75}, {"opt": "adamw"}, {"global_batch": 512}, {"global_batch": 100}):
         usual = resolve(TrainConfig(heads=6, **settings), Words()).planned.as_dict()
-        ruled = resolve(TrainConfig(heads=6, rules=tmp_path / "a.yaml", **settings), Words()).planned.as_dict()
+        ruled = resolve(
+            TrainConfig(heads=6, rules=tmp_path / "a.yaml", **settings), Words()
+        ).planned.as_dict()
         assert ruled.pop("lr_source").startswith("--rules: ")
         usual.pop("lr_source")
         assert ruled == usual

@@ -36,7 +36,13 @@ def test_torchrun_and_srun_tell_the_place():
     assert (place.rank, place.size, place.local_rank, place.address, place.port) == (5, 8, 1, "node1", 29500)
     place = find_place(SRUN)
     assert place is not None
-    assert (place.rank, place.size, place.local_rank, place.address, place.launcher) == (3, 4, 1, "gpu03", "srun")
+    assert (place.rank, place.size, place.local_rank, place.address, place.launcher) == (
+        3,
+        4,
+        1,
+        "gpu03",
+        "srun",
+    )
 
 
 def test_torchrun_below_srun_wins():

@@ -32,7 +32,10 @@ def launched(tmp_path) -> Callable[..., int]:
 
 def test_ranks_know_their_place_and_one_has_the_terminal(launched, tmp_path, capfd):
     assert launched(ranks_that.say_place) == 0
-    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["0 0 2 2 127.0.0.1", "1 1 2 2 127.0.0.1"]
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == [
+        "0 0 2 2 127.0.0.1",
+        "1 1 2 2 127.0.0.1",
+    ]
     assert capfd.readouterr().err == "rank 0 speaks\n"
 
 
@@ -42,7 +45,9 @@ def test_the_code_that_ranks_agree_on_comes_through(launched):
 
 
 def test_a_killed_rank_is_named_and_the_others_end(launched):
-    with pytest.raises(LostRankError, match=r"rank 1 was killed by SIGKILL \(is memory short, or was it stopped\?\)"):
+    with pytest.raises(
+        LostRankError, match=r"rank 1 was killed by SIGKILL \(is memory short, or was it stopped\?\)"
+    ):
         launched(ranks_that.be_killed)
 
 
@@ -60,7 +65,9 @@ def test_bad_input_of_a_rank_is_told(launched):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130), (signal.SIGUSR1, 85)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130), (signal.SIGUSR1, 85)]
+)
 @pytest.mark.parametrize("early", [False, True])
 def test_signals_reach_all_ranks_which_have_all_the_time_they_need(launched, tmp_path, number, code, early):
     def send() -> None:
@@ -96,7 +103,9 @@ def test_a_worker_of_diloco_that_dies_is_started_again(launched, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_of_diloco_ends_as_its_first_worker_does_whatever_became_of_the_others(launched, caplog, monkeypatch):
+def test_a_run_of_diloco_ends_as_its_first_worker_does_whatever_became_of_the_others(
+    launched, caplog, monkeypatch
+):
     monkeypatch.setattr("danalab.train.parallel.launcher.RESTARTS", 1)
     assert launched(ranks_that.fail_unless_first, "diloco") == 0
     assert "worker 1: rank 1 failed with exit code 1: KeyError: 'x'" in caplog.messages[-1]

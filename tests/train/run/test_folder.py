@@ -86,7 +86,9 @@ def test_a_link_in_a_run_folder_is_refused_before_anything_is_written(tmp_path: 
         pass
 
 
-@pytest.mark.parametrize("place", ["profile/trace-00000007-rank0.json.gz", "checkpoints/step-00000001", "wandb"])
+@pytest.mark.parametrize(
+    "place", ["profile/trace-00000007-rank0.json.gz", "checkpoints/step-00000001", "wandb"]
+)
 def test_links_to_places_outside_of_the_folder_are_refused_at_any_depth(tmp_path: Path, place: str):
     target = tmp_path / "precious"
     target.write_text("kept")

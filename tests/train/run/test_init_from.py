@@ -21,16 +21,24 @@ def first_evaluation(folder):
 
 def start(tiny, tmp_path, source, **given):
     """A run whose first row shows the weights that it began with: the learning rate is next to nothing."""
-    settings = {"arch": "gpt", "run_dir": tmp_path / "run", "lr": 1e-30, "weight_decay": 0.0, "eval_interval": 1}
+    settings = {
+        "arch": "gpt",
+        "run_dir": tmp_path / "run",
+        "lr": 1e-30,
+        "weight_decay": 0.0,
+        "eval_interval": 1,
+    }
     return run_training(tiny(**{**settings, "init_from": source, "iterations": 2, **given}))
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["run", "checkpoint", "export"])
 def test_a_run_starts_at_step_0_with_the_weights_of_another(tiny, tmp_path, origin, kind):
-    source = {"run": origin, "checkpoint": origin / "checkpoints" / "step-00000010", "export": tmp_path / "export"}[
-        kind
-    ]
+    source = {
+        "run": origin,
+        "checkpoint": origin / "checkpoints" / "step-00000010",
+        "export": tmp_path / "export",
+    }[kind]
     if kind == "export":
         export_run(origin, source)
     outcome = start(tiny, tmp_path, source)

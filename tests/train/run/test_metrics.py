@@ -73,7 +73,9 @@ def test_rows_that_could_not_be_written_to_the_end_are_told_of(tmp_path: Path, c
 
 @settings(deadline=None)
 @given(last=st.integers(0, 6), cut=st.integers(0, 10))
-def test_resuming_drops_later_rows_and_a_line_cut_by_a_kill(tmp_path_factory: pytest.TempPathFactory, last, cut):
+def test_resuming_drops_later_rows_and_a_line_cut_by_a_kill(
+    tmp_path_factory: pytest.TempPathFactory, last, cut
+):
     path = tmp_path_factory.mktemp("m") / "m.jsonl"
     lines = [f'{{"step": {step}}}\n' for step in range(1, 6)]
     path.write_text("".join(lines) + lines[-1][:cut])

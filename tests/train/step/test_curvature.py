@@ -62,7 +62,11 @@ def estimate(run: Parts) -> dict[str, torch.Tensor]:
     names = {id(p): name for name, p in run.model.named_parameters()}
     optimizer = run.driver.optimizer  # whose average moves by 1 - beta2 towards an estimate
     rate = 1 - optimizer.param_groups[0]["betas"][1]
-    return {names[id(p)]: state["hessian"] / rate for p, state in optimizer.state.items() if state["hessian"].any()}
+    return {
+        names[id(p)]: state["hessian"] / rate
+        for p, state in optimizer.state.items()
+        if state["hessian"].any()
+    }
 
 
 def test_labels_are_a_function_of_seed_and_step_and_leave_the_global_generator_alone():
@@ -107,7 +111,9 @@ def test_only_one_micro_batch_is_used_and_only_when_it_is_time():
     run, first = parts(micro_batch=4), parts(micro_batch=4)
     run.curvature.before_step(0, TrainingBatch(inputs, targets))
     first.curvature.before_step(0, TrainingBatch(inputs[:4], targets[:4]))
-    assert all(torch.equal(a, b) for a, b in zip(estimate(run).values(), estimate(first).values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(estimate(run).values(), estimate(first).values(), strict=True)
+    )
     run.gradients(TrainingBatch(inputs, targets))
     run.driver.step(torch.tensor(True))
     run.driver.zero_grad()

@@ -38,7 +38,9 @@ def test_an_update_that_overflows_is_not_checkpointed(tiny, mode):
     )
     assert (outcome.status, outcome.exit_code) == ("nonfinite", 3)
     for step in RunFolder(outcome.folder).store.steps():
-        assert all(torch.isfinite(p).all() for p in open_run(outcome.folder).load_model(step).model.parameters())
+        assert all(
+            torch.isfinite(p).all() for p in open_run(outcome.folder).load_model(step).model.parameters()
+        )
 
 
 def test_weights_that_are_not_finite_end_the_run_instead_of_ten_skips(tiny, monkeypatch):

@@ -44,11 +44,17 @@ def parts():
 
 def test_it_leaves_weights_gradients_state_and_random_numbers_as_they_were(parts):
     model, driver, gradients, scale = parts
-    weights, random, before = [p.clone() for p in model.parameters()], torch.get_rng_state(), scale.state_dict()
+    weights, random, before = (
+        [p.clone() for p in model.parameters()],
+        torch.get_rng_state(),
+        scale.state_dict(),
+    )
     try_step(gradients, driver, device=CPU)
     assert all(torch.equal(p, w) for p, w in zip(model.parameters(), weights, strict=True))
     assert all(p.grad is None for p in model.parameters())
-    assert all(not v.any() for state in driver.optimizer.state.values() for v in state.values() if torch.is_tensor(v))
+    assert all(
+        not v.any() for state in driver.optimizer.state.values() for v in state.values() if torch.is_tensor(v)
+    )
     assert torch.equal(torch.get_rng_state(), random)
     assert scale.state_dict() == before
 
@@ -86,7 +92,12 @@ def test_the_loss_scale_halves_where_gradients_overflow_and_doubles_after_many_g
 def test_a_scaled_loss_gives_the_same_gradients_and_norms(parts):
     model, driver, gradients, _ = parts
     plain = GradientStep(
-        model, driver.parameters, micro_batch=4, grad_clip=0.5, loss=CrossEntropy(1e-4), autocast=contextlib.nullcontext
+        model,
+        driver.parameters,
+        micro_batch=4,
+        grad_clip=0.5,
+        loss=CrossEntropy(1e-4),
+        autocast=contextlib.nullcontext,
     )
     tokens = torch.randint(0, 64, (4, 16), generator=torch.Generator().manual_seed(0))
     expected = plain(TrainingBatch(tokens, tokens))
@@ -98,7 +109,9 @@ def test_a_scaled_loss_gives_the_same_gradients_and_norms(parts):
 
 
 @pytest.mark.parametrize(("kind", "words"), [("adamw", 2), ("adana", 0)])
-def test_memory_of_a_state_that_is_not_there_yet_is_held_beside_the_gradients(parts, monkeypatch, kind, words):
+def test_memory_of_a_state_that_is_not_there_yet_is_held_beside_the_gradients(
+    parts, monkeypatch, kind, words
+):
     model, driver, gradients, _ = parts
     if kind == "adamw":  # torch's makes its state in the first step, ours before
         driver = OptimizerDriver(torch.optim.AdamW(model.parameters()))
@@ -111,10 +124,14 @@ def test_memory_of_a_state_that_is_not_there_yet_is_held_beside_the_gradients(pa
 
 
 def test_an_average_of_the_weights_counts_before_the_run_is_built(monkeypatch):
-    config = TrainConfig(opt="adana", d_model=512, n_layers=2, n_heads=8, vocab_size=320, seq_len=16, batch_size=1)
+    config = TrainConfig(
+        opt="adana", d_model=512, n_layers=2, n_heads=8, vocab_size=320, seq_len=16, batch_size=1
+    )
     needed: list[int] = []
     monkeypatch.setattr(memory, "require_memory", lambda size, *_: needed.append(size))
     for ema in (None, 0.9):
         spec = resolve(replace(config, ema=ema), VocabularyInfo("data", "bytes", 320, 1, None))
         memory.check_training_memory(spec, World.single(), CPU)
-    assert (needed[1] - needed[0]) / spec.model.exact_params == pytest.approx(4, rel=0.01)  # a copy in float32
+    assert (needed[1] - needed[0]) / spec.model.exact_params == pytest.approx(
+        4, rel=0.01
+    )  # a copy in float32

@@ -61,7 +61,9 @@ def test_an_apple_gpu_is_chosen_where_torch_has_one(monkeypatch):
         (None, "AVX512", True),
     ],
 )
-def test_bfloat16_on_a_cpu_is_warned_of_only_where_it_is_slow(monkeypatch, caplog, tmp_path, flags, held_to, warns):
+def test_bfloat16_on_a_cpu_is_warned_of_only_where_it_is_slow(
+    monkeypatch, caplog, tmp_path, flags, held_to, warns
+):
     cpuinfo = tmp_path / "cpuinfo"
     if flags is not None:
         cpuinfo.write_text(f"model name : abacus\nflags : {flags}\n")
@@ -88,7 +90,9 @@ def test_random_states_come_back_through_json():
     assert torch.equal(torch.rand(3), drawn[2])
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGUSR1, 85), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 85), (signal.SIGUSR1, 85), (signal.SIGINT, 130)]
+)
 def test_signals_become_a_request_and_an_exit_code(number, code):
     before = signal.getsignal(number)
     with StopRequest() as stop:

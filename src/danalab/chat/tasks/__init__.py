@@ -41,7 +41,9 @@ def make_task(text: str, **defaults: Any) -> tuple[Task, float]:
     weight = _weight(text, given.pop("weight", "1"))
     for key in given:
         if key not in known:
-            raise UserError(f"task {text}: unknown setting '{key}'{nearest(key, known)}; known: {', '.join(known)}")
+            raise UserError(
+                f"task {text}: unknown setting '{key}'{nearest(key, known)}; known: {', '.join(known)}"
+            )
     settings = {key: value for key, value in defaults.items() if key in known} | given
     # The annotations of the constructor convert the settings, which are text.
     init: Any = kind.__init__

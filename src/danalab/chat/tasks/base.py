@@ -72,7 +72,9 @@ class Problem:
     def next_turn(self, said: Message | None) -> "Problem":
         """The next turn, after this message of the assistant; None: it said nothing, and the turn is forgotten."""
         turn = () if said is None else (Message.of("user", self.question), said)
-        return replace(self.later[0], system=self.system, history=(*self.history, *turn), later=self.later[1:])
+        return replace(
+            self.later[0], system=self.system, history=(*self.history, *turn), later=self.later[1:]
+        )
 
 
 class Task(ABC, Sequence[Problem]):

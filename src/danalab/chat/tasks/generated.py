@@ -48,7 +48,9 @@ class GeneratedTask(Task):
             digest = hashlib.sha256(f"{self.name}|{self.content(problem)}".encode()).digest()
             if (digest[0] % TEST_SHARE == 0) == (self.split == TEST):
                 return problem
-        raise UserError(f"task {self.name}: its settings leave no problem for the split {self.split}; widen them")
+        raise UserError(
+            f"task {self.name}: its settings leave no problem for the split {self.split}; widen them"
+        )
 
     def content(self, problem: Problem) -> str:
         """What decides the split of a problem: its questions."""
@@ -77,7 +79,9 @@ class Arithmetic(GeneratedTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("max", self.max >= 1, "must be at least 1")
-        self.require("operations", bool(self.operations) and set(self.operations) <= set("+-*"), "must have only + - *")
+        self.require(
+            "operations", bool(self.operations) and set(self.operations) <= set("+-*"), "must have only + - *"
+        )
 
     def draw(self, generator: random.Random) -> Problem:
         left, right = generator.randint(0, self.max), generator.randint(0, self.max)
@@ -196,7 +200,9 @@ class Counting(Spelling):
 
     def draw(self, generator: random.Random) -> Problem:
         word = make_word(generator, self.syllables)
-        letter = generator.choice(word) if generator.random() < 0.75 else generator.choice(_CONSONANTS + _VOWELS)
+        letter = (
+            generator.choice(word) if generator.random() < 0.75 else generator.choice(_CONSONANTS + _VOWELS)
+        )
         seen, steps = 0, []
         for each in word:
             seen += each == letter

@@ -107,7 +107,9 @@ class SmolTalk(HubTask):
     name = "smoltalk"
     summary = "general conversations, to learn from (Ben Allal et al. 2025)"
 
-    def __init__(self, *, split: str = TRAIN, size: int = 100_000, subset: str = "all", path: Path | None = None):
+    def __init__(
+        self, *, split: str = TRAIN, size: int = 100_000, subset: str = "all", path: Path | None = None
+    ):
         if size < 1:
             raise UserError(f"task smoltalk: size is {size}; it must be at least 1")
         part = split if path is not None else f"{split}[:{size}]"
@@ -118,7 +120,9 @@ class SmolTalk(HubTask):
 def _of_messages(where: str, row: Row) -> Problem:
     conversation = conversation_of({"messages": row.get("messages")}, where)
     turns = [
-        Problem(question, answer.text, "exact") for question, answer in conversation.turns() if question and answer
+        Problem(question, answer.text, "exact")
+        for question, answer in conversation.turns()
+        if question and answer
     ]
     if not turns:
         raise UserError(f"{where}: no answer in the conversation")
@@ -128,8 +132,12 @@ def _of_messages(where: str, row: Row) -> Problem:
 def _of_mmlu(where: str, row: Row) -> Problem:
     if "0" in row:  # a CSV file without a head: question, four options, letter
         options = [text_field(row, str(column), where) for column in range(1, 5)]
-        return choice_problem(text_field(row, "0", where), options, _index(text_field(row, "5", where), "ABCD", where))
-    row = row["train"] if isinstance(row.get("train"), Mapping) else row  # so the auxiliary training set has them
+        return choice_problem(
+            text_field(row, "0", where), options, _index(text_field(row, "5", where), "ABCD", where)
+        )
+    row = (
+        row["train"] if isinstance(row.get("train"), Mapping) else row
+    )  # so the auxiliary training set has them
     options = [str(option) for option in _texts(row.get("choices"), where, "choices")]
     answer = row.get("answer")
     if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(options):

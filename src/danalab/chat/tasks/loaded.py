@@ -89,7 +89,9 @@ def read_rows(path: str | Path, split: str = "") -> list[tuple[str, Row]]:
         raise UserError(f"{path}: no {', '.join(SUFFIXES)} in this folder")
     files = [file for file in known if split in str(file.relative_to(path))] if split else known
     if not files:
-        raise UserError(f"{path}: no file of the split '{split}'; there are: {', '.join(f.name for f in known[:6])}")
+        raise UserError(
+            f"{path}: no file of the split '{split}'; there are: {', '.join(f.name for f in known[:6])}"
+        )
     return [found for file in files for found in _read_file(file)]
 
 
@@ -111,7 +113,11 @@ def _read_file(path: Path) -> Iterator[tuple[str, Row]]:
         if path.suffix == ".parquet":
             yield from _parquet(path)
             return
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        with (
+            gzip.open(path, "rt", encoding="utf-8")
+            if path.suffix == ".gz"
+            else path.open(encoding="utf-8") as file
+        ):
             if path.suffix == ".csv":
                 for number, row in enumerate(csv.reader(file), 1):
                     yield f"{path}, row {number}", {str(column): value for column, value in enumerate(row)}

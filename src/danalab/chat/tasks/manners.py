@@ -207,14 +207,20 @@ class Dialogue(GeneratedTask):
             case "correction":
                 left, sign = state.sum
                 right = generator.randint(0, 9 if sign == "*" else self.max)
-                self._sum(state, generator.choice(_CORRECTIONS).format(f"{left} {sign} {right}"), left, sign, right)
+                self._sum(
+                    state, generator.choice(_CORRECTIONS).format(f"{left} {sign} {right}"), left, sign, right
+                )
             case "name":
-                state.name = generator.choice((generator.choice(_NAMES), make_word(generator, 2).capitalize()))
+                state.name = generator.choice(
+                    (generator.choice(_NAMES), make_word(generator, 2).capitalize())
+                )
                 state.add(generator.choice(_GIVEN).format(state.name), f"Hello, {state.name}.")
             case "asked":
                 state.add(generator.choice(_ASKED), f"Your name is {state.name}.")
             case _:
-                answer = generator.choice([*CHIT_CHAT, *list(CHIT_CHAT)[:3]])  # greetings and thanks more often
+                answer = generator.choice(
+                    [*CHIT_CHAT, *list(CHIT_CHAT)[:3]]
+                )  # greetings and thanks more often
                 said = generator.choice(CHIT_CHAT[answer])
                 said = said[0].upper() + said[1:] if generator.random() < 0.7 else said
                 state.add(said + generator.choice(("", ".", "!", "?", " :)", ", please.")), answer)

@@ -41,7 +41,9 @@ def parse(flags_type: type, arguments: list[str], *, prog: str, description: str
     given = _parse_words(options, translate(arguments) if trains else arguments, prog)
     if given.keys() & {"help", "help_all"}:
         helps = docstrings(flags_type)
-        options = [dataclasses.replace(option, help=option.help or helps.get(option.name, "")) for option in options]
+        options = [
+            dataclasses.replace(option, help=option.help or helps.get(option.name, "")) for option in options
+        ]
         print(help_text(options, prog, description, everything="help_all" in given))
         raise SystemExit(0)
     where, names = f"--config {given.get('config')}", {option.name: option for option in options}
@@ -153,7 +155,9 @@ def _read_file(file: str) -> dict[str, Any]:
         raise UserError(f"--config {error}") from error
     loaded = {} if loaded is None else loaded
     if not isinstance(loaded, dict):
-        raise UserError(f"--config {file}: a mapping of names to values is expected, not {type(loaded).__name__}")
+        raise UserError(
+            f"--config {file}: a mapping of names to values is expected, not {type(loaded).__name__}"
+        )
     names = [str(key).replace("-", "_") for key in loaded]
     try:
         require_unique(names)

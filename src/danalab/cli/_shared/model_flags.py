@@ -11,7 +11,9 @@ from danalab.train.config.fields import PathText
 if TYPE_CHECKING:
     from danalab.serve.chat_model import ChatModel
 
-BASE_MODEL = "a base model: conversations are plain text (User: ... Assistant: ...); danalab sft teaches it to chat"
+BASE_MODEL = (
+    "a base model: conversations are plain text (User: ... Assistant: ...); danalab sft teaches it to chat"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

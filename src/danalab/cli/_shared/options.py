@@ -119,7 +119,9 @@ def _metavar(field: dataclasses.Field[Any], hint: Any, types: frozenset[Any]) ->
         return "NAME=VALUE"
     if choices := re.search(r"Literal\[(.*?)\]", str(hint)):
         return "{" + choices[1].replace("'", "").replace(" ", "") + "}"
-    return next((word for kind, word in ((int, "INT"), (float, "NUMBER"), (Path, "PATH")) if kind in types), "TEXT")
+    return next(
+        (word for kind, word in ((int, "INT"), (float, "NUMBER"), (Path, "PATH")) if kind in types), "TEXT"
+    )
 
 
 def _shown(value: Any) -> str:
@@ -159,6 +161,8 @@ def help_text(options: Sequence[Option], prog: str, description: str, *, everyth
             both = [option.flag, *(["--no-" + option.flag[2:]] if "default" in text.lower() else [])]
             groups[title].add_argument(*both, action="store_true", help=text)
     more = [f"{hidden} more flags: {prog} --help-all."] if hidden else []
-    more.append("--config FILE.yaml reads flags from a file, --print-config prints them, --debug shows tracebacks.")
+    more.append(
+        "--config FILE.yaml reads flags from a file, --print-config prints them, --debug shows tracebacks."
+    )
     parser.epilog = " ".join(more)
     return parser.format_help()

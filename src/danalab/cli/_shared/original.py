@@ -64,10 +64,14 @@ def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.e
     if "experiment-name" in named:
         translated.append(f"--name={label}")
     elif label:
-        environment["RESULTS_BASE_FOLDER"] = os.path.join(environment.get("RESULTS_BASE_FOLDER") or "runs", label)
+        environment["RESULTS_BASE_FOLDER"] = os.path.join(
+            environment.get("RESULTS_BASE_FOLDER") or "runs", label
+        )
     every = named.get("checkpoint-every-n", "1")
     if "activation-checkpointing" in named:  # a switch there
-        translated.append(f"--activation-checkpointing={named['activation-checkpointing'] or f'every-n:{every}'}")
+        translated.append(
+            f"--activation-checkpointing={named['activation-checkpointing'] or f'every-n:{every}'}"
+        )
     elif every != "1":
         raise UserError(f"--checkpoint_every_n {every}: needs --activation_checkpointing")
     given = {word.partition("=")[0].replace("_", "-") for word in translated}

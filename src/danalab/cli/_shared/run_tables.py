@@ -107,7 +107,9 @@ def with_costs(rows: Sequence[dict[str, Any]], price: float | None) -> list[dict
     rows = [{key: value for key, value in row.items() if key != "points"} for row in rows]
     if price is None:
         return rows
-    return [{**row, "cost": None if row["device_hours"] is None else row["device_hours"] * price} for row in rows]
+    return [
+        {**row, "cost": None if row["device_hours"] is None else row["device_hours"] * price} for row in rows
+    ]
 
 
 def _hours(hours: float | None) -> str:
@@ -129,7 +131,10 @@ def show_rungs(flags: Any, plan: LadderPlan, folder: Path, *, jobs: int) -> None
     cells = [[cell for runs in plan.planned(rung).values() for cell in runs] for rung in rungs]
     rate, source = flags.rate(folder)
     if flags.tokens_per_second is not None:
-        rate, source = token_rate(flags.tokens_per_second), f"{flags.tokens_per_second:,.0f} tokens/s as given"
+        rate, source = (
+            token_rate(flags.tokens_per_second),
+            f"{flags.tokens_per_second:,.0f} tokens/s as given",
+        )
     if rate is None:
         raise UserError(f"--estimate: {source}, or --tokens-per-second")
     lines: list[dict[str, Any]] = []
@@ -174,7 +179,16 @@ def show_rungs(flags: Any, plan: LadderPlan, folder: Path, *, jobs: int) -> None
         "device-hours": lambda line: _hours(line["device_hours"]),
         "wall hours": lambda line: _hours(line["wall_hours"]),
     }
-    whole = ["total", str(len(every)), "", f"{sum(run.tokens for run in every):,}", "", "", _hours(hours), _hours(wall)]
+    whole = [
+        "total",
+        str(len(every)),
+        "",
+        f"{sum(run.tokens for run in every):,}",
+        "",
+        "",
+        _hours(hours),
+        _hours(wall),
+    ]
     if price is not None:
         columns["cost [$]"] = lambda line: _money(line["cost"])
         whole.append(_money(cost))

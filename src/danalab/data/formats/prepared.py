@@ -67,12 +67,16 @@ class Shards(Layout):
 
     def open(self, split: str) -> Dataset:
         if split not in self.manifest.splits:
-            raise UserError(f"{self.folder}: no split '{split}'; there are: {', '.join(self.manifest.splits)}")
+            raise UserError(
+                f"{self.folder}: no split '{split}'; there are: {', '.join(self.manifest.splits)}"
+            )
         # Small; another tokenizer would give wrong text and bits per byte.
         for name, expected in self.manifest.files.items():
             file = self.folder / name
             if file.is_file() and sha256(file) != expected:
-                raise UserError(f"{file}: its hash differs from that in {MANIFEST}; restore it, or prepare again")
+                raise UserError(
+                    f"{file}: its hash differs from that in {MANIFEST}; restore it, or prepare again"
+                )
         entries = self.manifest.splits[split]
         shards = [self.manifest.open_shard(self.folder, entry) for entry in entries]
         return dataset_of(self.folder, split, self.manifest.tokenizer, shards, entries, self.open)

@@ -153,11 +153,15 @@ def read_header(path: Path) -> tuple[Shard, str]:
         raise UserError(f"{path}: not a shard of danalab (no header)")
     _, version, width, count, fingerprint = HEADER.unpack(head)
     if version != VERSION or width not in (2, 4):
-        raise UserError(f"{path}: shard version {version}, {width} bytes/token; this danalab reads version {VERSION}")
+        raise UserError(
+            f"{path}: shard version {version}, {width} bytes/token; this danalab reads version {VERSION}"
+        )
     expected = HEADER.size + count * width
     if size != expected:
         problem = "truncated" if size < expected else "too long"
-        raise UserError(f"{path}: {problem}: {size} bytes; its header says {expected}; prepare the data set again")
+        raise UserError(
+            f"{path}: {problem}: {size} bytes; its header says {expected}; prepare the data set again"
+        )
     return Shard(path, HEADER.size, np.dtype(f"<u{width}"), count), fingerprint.hex()
 
 
@@ -208,7 +212,9 @@ class ShardWriter:
         end = HEADER.size + flushed_tokens * dtype.itemsize
         if self._part.stat().st_size < end and flushed_tokens:
             self._file.close()
-            raise UserError(f"{self._part}: shorter than the journal says; delete the folder and prepare it again")
+            raise UserError(
+                f"{self._part}: shorter than the journal says; delete the folder and prepare it again"
+            )
         self._file.truncate(end)
         self._file.seek(end)
 
@@ -231,7 +237,9 @@ class ShardWriter:
         """Complete the shard; returns its entry in the manifest."""
         with naming(self._part):
             self._file.seek(0)
-            self._file.write(HEADER.pack(MAGIC, VERSION, self._dtype.itemsize, self.tokens, self._fingerprint))
+            self._file.write(
+                HEADER.pack(MAGIC, VERSION, self._dtype.itemsize, self.tokens, self._fingerprint)
+            )
         self.flush()
         self._file.close()
         ids = Shard(self._part, HEADER.size, self._dtype, self.tokens).tokens()
@@ -299,7 +307,9 @@ class Manifest:
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise UserError(f"{file}: not the manifest of a data set (format is not {_FORMAT})")
         if content.get("version") != _VERSION:
-            raise UserError(f"{file}: version {content.get('version')}, this danalab reads version {_VERSION}")
+            raise UserError(
+                f"{file}: version {content.get('version')}, this danalab reads version {_VERSION}"
+            )
         manifest = validated(cls, content, file)
         if not manifest.splits:
             raise UserError(f"{file}: malformed: no splits")
@@ -323,10 +333,16 @@ class Manifest:
                 f"{token_dtype(self.tokenizer.vocab_size).name}; prepare the data set again"
             )
         if path.stat().st_mtime > (folder / MANIFEST).stat().st_mtime and sha256(path) != entry.sha256:
-            raise UserError(f"{path}: changed since it was prepared ({self.changed(shard, entry)}); prepare it again")
+            raise UserError(
+                f"{path}: changed since it was prepared ({self.changed(shard, entry)}); prepare it again"
+            )
         return shard
 
     def changed(self, shard: Shard, entry: ShardEntry) -> str:
         """What is known of a shard whose content has another hash; a flipped bit may also give an ordinary id."""
         first = shard.first_at_least(entry.max_id + 1)
-        return f"{first} is above its largest, {entry.max_id}" if first else f"content differs from {MANIFEST}'s sha256"
+        return (
+            f"{first} is above its largest, {entry.max_id}"
+            if first
+            else f"content differs from {MANIFEST}'s sha256"
+        )

@@ -27,7 +27,9 @@ from danalab.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-_TOKENS_AT_ONCE = 1 << 16  # several small batches are assembled together: otherwise Python costs more than copying
+_TOKENS_AT_ONCE = (
+    1 << 16
+)  # several small batches are assembled together: otherwise Python costs more than copying
 
 TokenBatch = tuple["torch.Tensor", "torch.Tensor"]
 """Inputs and targets, int64 [sequences, seq_len]; a target of -1 carries no loss."""

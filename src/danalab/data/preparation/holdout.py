@@ -40,7 +40,9 @@ class SplitRule:
         if self.first is not None and self.first < 1:
             raise UserError(f"--val-documents is {self.first}; it must be at least 1")
         if self.limit is not None and self.limit < 2:
-            raise UserError(f"--max-documents is {self.limit}; it must be at least 2, to train and to validate")
+            raise UserError(
+                f"--max-documents is {self.limit}; it must be at least 2, to train and to validate"
+            )
 
 
 def draw(text: str, key: str) -> float:
@@ -68,7 +70,9 @@ def split_documents(
         return
     validates = _choice(source, rule, start)
     n_train, n_val = counts
-    held: SplitDocument | None = None  # until one validates: one document late, since the last one may have to validate
+    held: SplitDocument | None = (
+        None  # until one validates: one document late, since the last one may have to validate
+    )
     for position, text in walk(source, TRAIN, start, empty):
         if rule.limit is not None and n_train + n_val + (held is not None) >= rule.limit:
             break

@@ -32,7 +32,9 @@ from danalab.hardware import available_cores
 
 SHARD_TOKENS = 100_000_000
 MAX_WORKERS = 1024
-_CHUNK_CHARACTERS = 250_000  # large enough to hide the pipe's cost, small enough that all cores finish together
+_CHUNK_CHARACTERS = (
+    250_000  # large enough to hide the pipe's cost, small enough that all cores finish together
+)
 _CHUNK_DOCUMENTS = 1024
 _SMALL = 60_000_000  # smaller texts are not worth starting processes [bytes]
 _SECONDS_PER_LINE = 60.0
@@ -123,7 +125,9 @@ def prepare(
         large = size is None or size >= _SMALL
         estimate = work_estimate(source, max_tokens)
         with (
-            contextlib.closing(DatasetWriter(folder, chosen, journal, shard_tokens, max_tokens, source)) as writing,
+            contextlib.closing(
+                DatasetWriter(folder, chosen, journal, shard_tokens, max_tokens, source)
+            ) as writing,
             progress_bar(f"tokenising {source.name}", shown=progress) as show,
         ):
             empty = [journal.place.empty if journal.place else 0]
@@ -140,7 +144,9 @@ def prepare(
             if writing.complete and journal.place is not None:
                 empty[0] = journal.place.empty  # what was read beyond the last document does not count
             left_out = {"empty_documents": empty[0]} if empty[0] else {}
-            made = writing.finish({"val_fraction": rule.fraction, "val_documents": rule.first, **pinned, **left_out})
+            made = writing.finish(
+                {"val_fraction": rule.fraction, "val_documents": rule.first, **pinned, **left_out}
+            )
         made.write(folder)
         (folder / JOURNAL).unlink()
     if progress:
@@ -154,7 +160,9 @@ def prepare(
     return folder
 
 
-def _request(source: Source, tokenizer: str, rule: SplitRule, max_tokens: int | None, shard_tokens: int) -> str:
+def _request(
+    source: Source, tokenizer: str, rule: SplitRule, max_tokens: int | None, shard_tokens: int
+) -> str:
     limits = [*astuple(rule), max_tokens, shard_tokens, _CHUNK_CHARACTERS, _CHUNK_DOCUMENTS]
     what = [source.name, source.identity(), tokenizer, *limits, 2]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
@@ -267,7 +275,9 @@ def work_estimate(
         if total_text is not None:
             return text_bytes, total_text
         # Compressed files: the finished ones give the ratio of text to stored bytes.
-        finished = sum(stored[position.side][: position.part]) + (sum(stored[TRAIN]) if position.side == VAL else 0)
+        finished = sum(stored[position.side][: position.part]) + (
+            sum(stored[TRAIN]) if position.side == VAL else 0
+        )
         return text_bytes, text_bytes * sum(map(sum, stored.values())) / finished if finished else None
 
     return at
@@ -284,7 +294,12 @@ def progress_bar(label: str, *, shown: bool) -> Iterator[Callable[[float, float 
 
     console = Console(stderr=True)
     has_cursor = console.file.isatty()  # a notebook forces colours, but cannot redraw a line
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rate]}")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}"),
+    )
     begun = line = time.perf_counter()
     before: tuple[float, int] | None = None
 

@@ -58,7 +58,9 @@ class DatasetWriter:
 
     def enough(self, split: str = TRAIN) -> bool:
         """Whether the split has all requested tokens."""
-        return self._max_tokens is not None and self._journal.splits[split].total("tokens") >= self._max_tokens
+        return (
+            self._max_tokens is not None and self._journal.splits[split].total("tokens") >= self._max_tokens
+        )
 
     @property
     def complete(self) -> bool:

@@ -71,11 +71,15 @@ class Source(ABC):
     def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> "Source":
         """An instance; sources that read files from `inputs` override this."""
         if inputs or val_inputs:
-            raise UserError(f"the source '{cls.name}' takes no --input; for your own files: danalab data prepare text")
+            raise UserError(
+                f"the source '{cls.name}' takes no --input; for your own files: danalab data prepare text"
+            )
         return cls()
 
     @classmethod
-    def dataset_folder(cls, tokenizer: str, loaded: Tokenizer | None = None, root: Path | None = None) -> Path:
+    def dataset_folder(
+        cls, tokenizer: str, loaded: Tokenizer | None = None, root: Path | None = None
+    ) -> Path:
         """NAME-TOKENIZER in the folder of data sets; a tokenizer given by its path adds its name and fingerprint."""
         if loaded is not None:
             tokenizer = f"{loaded.name}-{loaded.fingerprint[:8]}"

@@ -63,7 +63,9 @@ class HubSource(Source):
     @classmethod
     def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> HubSource:
         if val_inputs or len(inputs) > 1:
-            raise UserError(f"'{cls.name}' takes one --input, a folder of {cls.repo}'s files, and no --val-input")
+            raise UserError(
+                f"'{cls.name}' takes one --input, a folder of {cls.repo}'s files, and no --val-input"
+            )
         return cls(Path(inputs[0]) if inputs else None)
 
     def plan_download(self) -> DownloadPlan:
@@ -145,7 +147,9 @@ class HubSource(Source):
         lines = [self.repo, self.revision, self.field, *self.train, *self.validation]
         if self._copy is not None:
             for side in (TRAIN, VAL):
-                lines += [f"{side} {f.path} {f.size} {self.folder.modified(f.path)}" for f in self.files(side)]
+                lines += [
+                    f"{side} {f.path} {f.size} {self.folder.modified(f.path)}" for f in self.files(side)
+                ]
         return "\n".join(lines)
 
 
@@ -174,7 +178,9 @@ class HubFolder:
                         raise UserError(f"{full}: not a regular file")
                     matching[path] = HubFile(path, facts["size"])
         if not matching:
-            raise UserError(f"{self.name}: no file matches {', '.join(patterns)}; has the repository changed?")
+            raise UserError(
+                f"{self.name}: no file matches {', '.join(patterns)}; has the repository changed?"
+            )
         return [matching[path] for path in sorted(matching)]
 
     def file(self, path: str) -> File:
@@ -190,7 +196,10 @@ class HubFolder:
 
 
 def _local_facts(path: Path) -> dict[str, Any]:
-    return {"size": path.stat().st_size if path.exists() else 0, "type": "file" if path.is_file() else "other"}
+    return {
+        "size": path.stat().st_size if path.exists() else 0,
+        "type": "file" if path.is_file() else "other",
+    }
 
 
 @dataclass(frozen=True)
@@ -232,7 +241,10 @@ def _hub_library() -> Any:
 
 
 def read_persistently(
-    read: Callable[[int], Iterator[str]], name: str, skip: int = 0, sleep: Callable[[float], None] = time.sleep
+    read: Callable[[int], Iterator[str]],
+    name: str,
+    skip: int = 0,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
     """Documents of `read(skip)`; after a lost connection it is read again from the document where it broke."""
     done, failures = skip, 0

@@ -89,12 +89,22 @@ class Language:
     def __post_init__(self) -> None:
         whole = {"words": 2, "levels": 1, "answers": 2, "distances": 1, "document_tokens": 2, "seed": 0}
         bounds: dict[str, tuple[float, float]] = {name: (low, 1 << 20) for name, low in whole.items()}
-        bounds |= {"zipf": (0, 10), "level_exponent": (0, 10), "noise": (0, 1), "questions": (0, 1), "copies": (0, 1)}
+        bounds |= {
+            "zipf": (0, 10),
+            "level_exponent": (0, 10),
+            "noise": (0, 1),
+            "questions": (0, 1),
+            "copies": (0, 1),
+        }
         for name, (low, high) in bounds.items():
             if not low <= getattr(self, name) <= high:
-                raise UserError(f"language: {name} is {getattr(self, name)}; it must be between {low:g} and {high:g}")
+                raise UserError(
+                    f"language: {name} is {getattr(self, name)}; it must be between {low:g} and {high:g}"
+                )
         if self.questions + self.copies >= 1:
-            raise UserError(f"language: questions + copies is {self.questions + self.copies:g}; it must be below 1")
+            raise UserError(
+                f"language: questions + copies is {self.questions + self.copies:g}; it must be below 1"
+            )
 
     @classmethod
     def parse(cls, settings: tuple[str, ...] | list[str]) -> Language:
@@ -138,7 +148,10 @@ class Language:
         uniform = self.noise / self.answers
         certain = 1 - self.noise + uniform
         answer = _entropy(np.array([certain, *[uniform] * (self.answers - 1)]))
-        rest = [0.0, only_words]  # rest[n]: entropy of the last n tokens before the end, at the start of a unit
+        rest = [
+            0.0,
+            only_words,
+        ]  # rest[n]: entropy of the last n tokens before the end, at the start of a unit
         for n in range(2, self.document_tokens):
             second = self.questions * (answer + rest[n - 2]) + self.copies * rest[n - 2]
             rest.append(start + (1 - self.questions - self.copies) * rest[n - 1] + second)
@@ -178,7 +191,9 @@ class Language:
         """Second tokens of units: the answer or its noise, or the copied word."""
         number = np.minimum((u[:, 1] * self.answers).astype(np.int64), self.answers - 1)
         noisy = (marks < self.words + self.levels) & (u[:, 0] < self.noise)
-        return np.where(noisy, len(self.vocabulary) - self.answers + number, self._answer(marks, history, seen))
+        return np.where(
+            noisy, len(self.vocabulary) - self.answers + number, self._answer(marks, history, seen)
+        )
 
     def _answer(self, marks: np.ndarray, history: np.ndarray, seen: np.ndarray) -> np.ndarray:
         """Second tokens without noise. history: [n, words so far]; seen: [n], its valid length."""

@@ -41,7 +41,16 @@ _BLOCK = 1 << 20
 _PACKED_BLOCK = 1 << 12  # of .zst, where 4 bytes may unpack to 128 KiB
 _MAX_LINE_BYTES = 1 << 28
 _ROWS = 1024
-_NOT_READ = {"test", "tests", "idle_test", "site-packages", "dist-packages", "lib-dynload", "__pycache__", "encodings"}
+_NOT_READ = {
+    "test",
+    "tests",
+    "idle_test",
+    "site-packages",
+    "dist-packages",
+    "lib-dynload",
+    "__pycache__",
+    "encodings",
+}
 
 
 class TextSource(Source):
@@ -51,7 +60,10 @@ class TextSource(Source):
     licence = "that of your files"
 
     def __init__(
-        self, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path] = (), text_column: str = TEXT_COLUMN
+        self,
+        inputs: Sequence[str | Path],
+        val_inputs: Sequence[str | Path] = (),
+        text_column: str = TEXT_COLUMN,
     ):
         """Files, or folders that are searched for files of known kinds; `val_inputs` are validation files."""
         self._field = text_column
@@ -61,7 +73,9 @@ class TextSource(Source):
         self.val_files = self._find(val_inputs, "--val-input") if val_inputs else self._named_validation()
         both = {file.resolve() for file in self.files} & {file.resolve() for file in self.val_files}
         if both:
-            raise UserError(f"{min(both)}: given as --input and --val-input; validation text must not be trained on")
+            raise UserError(
+                f"{min(both)}: given as --input and --val-input; validation text must not be trained on"
+            )
 
     @classmethod
     def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> TextSource:
@@ -332,7 +346,11 @@ def _lines(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
 def _documents_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterator[str]:
     for where, document in _objects(blocks, name):
         if not isinstance(document, dict) or not isinstance(document.get(field, 0), str | None):
-            there = f"; there are: {', '.join(map(str, list(document)[:8]))}" if isinstance(document, dict) else ""
+            there = (
+                f"; there are: {', '.join(map(str, list(document)[:8]))}"
+                if isinstance(document, dict)
+                else ""
+            )
             what = f'an object with the field "{field}" (a string) is expected'
             raise UserError(f"{where}: {what}{there}; --text-column names another")
         content = document[field] or ""  # null is an empty document, as in tables
@@ -369,7 +387,9 @@ def _elements(text: str, lines: Iterator[bytes], name: str, position: int) -> It
         parts.append(_decoded(line, name, position))
         position += len(line)
         if position > _MAX_LINE_BYTES:
-            raise UserError(f"{name}: a list of more than {_MAX_LINE_BYTES:,} bytes; it must be lines, a .jsonl")
+            raise UserError(
+                f"{name}: a list of more than {_MAX_LINE_BYTES:,} bytes; it must be lines, a .jsonl"
+            )
     whole = parse_json("".join(parts), name)
     for number, element in enumerate(whole if isinstance(whole, list) else [whole], 1):
         yield f"{name}, element {number}", element
@@ -394,7 +414,9 @@ def _parquet(stream: BinaryIO, name: str, field: str, skip: int) -> Iterator[str
                 groups.pop(0)
                 skip, row = skip - rows, row + rows
             for batch in table.iter_batches(batch_size=_ROWS, row_groups=groups, columns=[field]):
-                both = zip(batch.columns, batch.schema.names, strict=True)  # "a.b" also selects field b of a column a
+                both = zip(
+                    batch.columns, batch.schema.names, strict=True
+                )  # "a.b" also selects field b of a column a
                 column, *others = (each for each, own in both if own == field)
                 if not all(column.equals(other) for other in others):
                     raise UserError(f"{name}: {len(columns)} columns '{field}', which differ; leave one")

@@ -110,8 +110,12 @@ def load_tokenizer(name: str | Path, eos: str | None = None) -> Tokenizer:
             size, alphabet = read_meta(path / META)
             if alphabet is not None:
                 return AlphabetTokenizer(alphabet)
-            raise UserError(f"{path / META}: {size} ids without their characters; put a tokenizer.json beside it")
-        raise UserError(f"{path}: no tokenizer.json in this folder" if is_folder else f"no tokenizer at '{path}'")
+            raise UserError(
+                f"{path / META}: {size} ids without their characters; put a tokenizer.json beside it"
+            )
+        raise UserError(
+            f"{path}: no tokenizer.json in this folder" if is_folder else f"no tokenizer at '{path}'"
+        )
     beside = file.parent / "tokenizer_config.json"
     settings = read_state(_Settings, beside) if beside.is_file() else _Settings()
     kind = settings.danalab_name
@@ -121,7 +125,9 @@ def load_tokenizer(name: str | Path, eos: str | None = None) -> Tokenizer:
         return _PLAIN[kind]() if kind in _PLAIN else _FROM_FILE[kind].from_file(file)
     bos = spelling(settings.bos_token) if settings.add_bos_token else None
     # In chat models eos_token ends an answer, so it comes last.
-    wanted = [eos or settings.danalab_eos] if eos or settings.danalab_eos else [EOS, spelling(settings.eos_token)]
+    wanted = (
+        [eos or settings.danalab_eos] if eos or settings.danalab_eos else [EOS, spelling(settings.eos_token)]
+    )
     return BpeTokenizer.from_file(file, name=kind, eos=[text for text in wanted if text], bos=bos)
 
 
@@ -135,7 +141,9 @@ def _named(text: str) -> Tokenizer:
             f"tokenizer '{text}' is trained on a corpus: give the folder of a trained one, or train it with "
             f"danalab data train-tokenizer --vocab-size {size} --input FILES --out DIR"
         )
-    raise UserError(f"no tokenizer '{text}'{nearest(text, BUILT_IN)}: {', '.join(BUILT_IN)}, a tokenizer.json")
+    raise UserError(
+        f"no tokenizer '{text}'{nearest(text, BUILT_IN)}: {', '.join(BUILT_IN)}, a tokenizer.json"
+    )
 
 
 @dataclass(frozen=True)

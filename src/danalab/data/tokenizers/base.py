@@ -112,7 +112,9 @@ class Tokenizer(ABC):
         try:
             return b"".join([self._byte_table[int(i)] for i in ids])
         except KeyError as error:
-            raise UserError(f"token id {error.args[0]} is not one of {self.name}'s {self.n_tokens} ids") from None
+            raise UserError(
+                f"token id {error.args[0]} is not one of {self.name}'s {self.n_tokens} ids"
+            ) from None
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids; invalid UTF-8 (part of a character) becomes U+FFFD."""
@@ -164,12 +166,16 @@ def reject_surrogates(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
-        raise UserError(f"text has U+{code:04X}, half of a surrogate pair, at character {error.start}") from None
+        raise UserError(
+            f"text has U+{code:04X}, half of a surrogate pair, at character {error.start}"
+        ) from None
 
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in set(_PRINTABLE)]
-CHARACTER_OF_BYTE = {byte: chr(byte) for byte in _PRINTABLE} | {b: chr(256 + n) for n, b in enumerate(_OTHERS)}
+CHARACTER_OF_BYTE = {byte: chr(byte) for byte in _PRINTABLE} | {
+    b: chr(256 + n) for n, b in enumerate(_OTHERS)
+}
 BYTE_OF_CHARACTER = {character: byte for byte, character in CHARACTER_OF_BYTE.items()}
 
 

@@ -77,7 +77,9 @@ class BpeTokenizer(Tokenizer):
             raise UserError(f"{origin}: several tokens have the same id")
         missing = set(range(256)) - _NEVER_IN_UTF8 - {token[0] for token in table if len(token) == 1}
         if missing:
-            raise UserError(f"{origin}: no token for the byte 0x{min(missing):02x}, so it cannot encode every text")
+            raise UserError(
+                f"{origin}: no token for the byte 0x{min(missing):02x}, so it cannot encode every text"
+            )
         self.require_lossless(_PROBE)
         self.prefix = self._rule_before()
         if bos in added and not self.prefix:
@@ -93,7 +95,9 @@ class BpeTokenizer(Tokenizer):
 
     def require_lossless(self, text: str) -> None:
         """Check that `text` survives encoding and decoding, but for canonical equivalents (NFC: e + accent is é)."""
-        decoded, text = (unicodedata.normalize("NFC", each) for each in (self.decode(self.encode(text)), text))
+        decoded, text = (
+            unicodedata.normalize("NFC", each) for each in (self.decode(self.encode(text)), text)
+        )
         if decoded != text:
             at = next(i for i in range(len(text) + 1) if text[: i + 1] != decoded[: i + 1])
             raise UserError(
@@ -122,7 +126,9 @@ class BpeTokenizer(Tokenizer):
             return cls(Engine.from_file(str(file)), name, str(file), eos, bos)
         except (UserError, MemoryError, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # bare Exception for most faults, PanicException (not an Exception) for some
+        except (
+            BaseException
+        ) as error:  # bare Exception for most faults, PanicException (not an Exception) for some
             raise UserError(f"{file}: not a usable tokenizer.json: {first_line(error)}") from error
 
     def _token_table(self) -> list[bytes]:
@@ -178,7 +184,9 @@ def _short_words(texts: Iterable[str]) -> Iterator[str]:
         for match in _LONG_WORD.finditer(text):
             if not warned:
                 word = text[match.start() : match.start() + 20]
-                _log.warning("words of more than %s characters (%r...) are cut for training", _LONGEST_WORD, word)
+                _log.warning(
+                    "words of more than %s characters (%r...) are cut for training", _LONGEST_WORD, word
+                )
                 warned = True
             yield text[start : match.end()]
             start = match.end()
@@ -195,7 +203,9 @@ def train_bpe(texts: Iterable[str], vocab_size: int, name: str | None = None) ->
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)  # pyright: ignore
     engine.decoder = decoders.ByteLevel()  # pyright: ignore
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(SPECIALS), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=vocab_size - len(SPECIALS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     engine.train_from_iterator(_short_words(texts), trainer)
     learned = engine.get_vocab_size()

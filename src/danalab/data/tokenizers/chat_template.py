@@ -34,10 +34,14 @@ class ChatTemplate:
         settings, file = _read(folder / _SETTINGS), folder / "chat_template.jinja"
         text: Any = file.read_text("utf-8", "replace") if file.is_file() else settings.get("chat_template")
         if isinstance(text, list):
-            text = {each.get("name"): each.get("template") for each in text if isinstance(each, dict)}.get("default")
+            text = {each.get("name"): each.get("template") for each in text if isinstance(each, dict)}.get(
+                "default"
+            )
         if not isinstance(text, str):
             return None
-        ends = _read(folder / _GENERATION).get("eos_token_id", _read(folder / "config.json").get("eos_token_id"))
+        ends = _read(folder / _GENERATION).get(
+            "eos_token_id", _read(folder / "config.json").get("eos_token_id")
+        )
         ids = tuple(each for each in (ends if isinstance(ends, list) else [ends]) if isinstance(each, int))
         spellings = {name: spelling(settings.get(name)) for name in _NAMED_TOKENS}
         return cls(text, {name: text for name, text in spellings.items() if text}, ids)
@@ -47,7 +51,9 @@ class ChatTemplate:
         settings = {**_read(folder / _SETTINGS), **self.variables, "chat_template": self.text}
         write_json(folder / _SETTINGS, settings)
         if self.end_tokens:
-            write_json(folder / _GENERATION, {**_read(folder / _GENERATION), "eos_token_id": list(self.end_tokens)})
+            write_json(
+                folder / _GENERATION, {**_read(folder / _GENERATION), "eos_token_id": list(self.end_tokens)}
+            )
 
 
 def _read(file: Path) -> Mapping[str, Any]:

@@ -50,7 +50,9 @@ def install_tables(origin: str | Path) -> Path:
         contents[table] = paths[0].read_bytes()
         actual = hashlib.sha256(contents[table]).hexdigest()
         if actual != expected:
-            raise UserError(f"{paths[0]}: not GPT-2's {table}: sha256 {actual[:12]}..., expected {expected[:12]}...")
+            raise UserError(
+                f"{paths[0]}: not GPT-2's {table}: sha256 {actual[:12]}..., expected {expected[:12]}..."
+            )
     folder = tables_folder()
     folder.mkdir(parents=True, exist_ok=True)
     for table, content in contents.items():

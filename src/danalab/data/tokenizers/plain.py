@@ -113,7 +113,9 @@ class WordTokenizer(Tokenizer):
         try:
             return [np.array([self._ids[word] for word in text.split()], dtype=np.uint32) for text in texts]
         except KeyError as error:
-            raise UserError(f"'{error.args[0]:.40}' is not one of the tokenizer's {len(self._words)} words") from None
+            raise UserError(
+                f"'{error.args[0]:.40}' is not one of the tokenizer's {len(self._words)} words"
+            ) from None
 
     def to_json(self) -> str:
         model = {"type": "WordLevel", "vocab": {**self._ids, **self.specials}, "unk_token": EOS}
@@ -132,7 +134,9 @@ def read_words(file: str | Path, what: str) -> list[str]:
     return [word for word in words if word not in SPECIALS]
 
 
-def byte_level_json(table: list[bytes], merges: list[tuple[bytes, bytes]], specials: dict[str, int]) -> dict[str, Any]:
+def byte_level_json(
+    table: list[bytes], merges: list[tuple[bytes, bytes]], specials: dict[str, int]
+) -> dict[str, Any]:
     """The content of a `tokenizer.json` for a byte-level BPE."""
     model = {
         "type": "BPE",
@@ -145,7 +149,10 @@ def byte_level_json(table: list[bytes], merges: list[tuple[bytes, bytes]], speci
 
 
 def tokenizer_json(
-    model: dict[str, Any], specials: dict[str, int], pre_tokenizer: dict[str, Any], decoder: dict[str, Any] | None
+    model: dict[str, Any],
+    specials: dict[str, int],
+    pre_tokenizer: dict[str, Any],
+    decoder: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """The content of a `tokenizer.json`."""
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -182,7 +189,9 @@ class AlphabetTokenizer(CharacterTokenizer):
     def to_json(self) -> str:
         vocabulary = {character: id_ for id_, character in enumerate(self.alphabet)}
         model = {"type": "WordLevel", "vocab": {**vocabulary, **self.specials}, "unk_token": SPECIALS[0]}
-        return json.dumps(tokenizer_json(model, self.specials, self._rules()["pre_tokenizer"], {"type": "Fuse"}))
+        return json.dumps(
+            tokenizer_json(model, self.specials, self._rules()["pre_tokenizer"], {"type": "Fuse"})
+        )
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -206,7 +215,9 @@ def read_meta(file: Path) -> tuple[int, list[str] | None]:
     alphabet = None if itos is None else _checked(itos, file)
     size = len(alphabet) if size is None and alphabet is not None else size
     if type(size) is not int or not 0 < size <= 1 << 28 or (alphabet is not None and len(alphabet) != size):
-        raise UserError(f"{file}: not nanoGPT's: no vocab_size, or another than the number of characters; {advice}")
+        raise UserError(
+            f"{file}: not nanoGPT's: no vocab_size, or another than the number of characters; {advice}"
+        )
     return size, alphabet
 
 
@@ -214,7 +225,11 @@ def _checked(alphabet: list[Any], file: str | Path) -> list[str]:
     """The alphabet, of distinct single characters."""
     for id_, text in enumerate(alphabet):
         if not isinstance(text, str) or len(text) != 1 or 0xD800 <= ord(text) < 0xE000:
-            raise UserError(f"{file}: id {id_} is {text!r:.40}; it must be a character, or give a tokenizer.json")
+            raise UserError(
+                f"{file}: id {id_} is {text!r:.40}; it must be a character, or give a tokenizer.json"
+            )
     if len(set(alphabet)) < len(alphabet) or not alphabet:
-        raise UserError(f"{file}: {len(alphabet)} ids for {len(set(alphabet))} characters; each needs one of its own")
+        raise UserError(
+            f"{file}: {len(alphabet)} ids for {len(set(alphabet))} characters; each needs one of its own"
+        )
     return alphabet

@@ -115,10 +115,14 @@ class NativeBackend:
         self.reuses = pool is not None and not model.config.linear_attention
         self.reload()
         width = 1 if pool is None else pool.blocks_for(model.config.seq_len)
-        self._arrays = {name: np.zeros(rows, dtype=np.int32) for name in ("tokens", "positions", "sequence_of")}
+        self._arrays = {
+            name: np.zeros(rows, dtype=np.int32) for name in ("tokens", "positions", "sequence_of")
+        }
         self._arrays |= {name: np.zeros(slots + 1, dtype=np.int32) for name in ("first", "slots", "outputs")}
         self._tables = np.zeros((slots, width), dtype=np.int32)
-        self._known: list[tuple[list[int], int]] = [([], 0)] * slots  # blocks in the table's row, and how many
+        self._known: list[tuple[list[int], int]] = [
+            ([], 0)
+        ] * slots  # blocks in the table's row, and how many
         self._logits = torch.empty(slots, self._layout.vocab_width)
         self._batch = BatchStruct(
             **{name: array.ctypes.data for name, array in self._arrays.items()},

@@ -69,14 +69,20 @@ class ModelStruct(ctypes.Structure):
     _fields_ = [
         *((name, _P) for name in ("layers", "embedding", "positions", "rotary")),
         *[("final_norm", NormStruct), ("head", MatrixStruct)],
-        *((name, _I) for name in ("n_layers", "d_model", "heads", "kv_heads", "head_dim", "pairs", "activation")),
+        *(
+            (name, _I)
+            for name in ("n_layers", "d_model", "heads", "kv_heads", "head_dim", "pairs", "activation")
+        ),
         ("residual_scale", _F),
     ]
 
 
 class BatchStruct(ctypes.Structure):
     _fields_ = [
-        *((name, _P) for name in ("tokens", "positions", "sequence_of", "first", "slots", "tables", "outputs")),
+        *(
+            (name, _P)
+            for name in ("tokens", "positions", "sequence_of", "first", "slots", "tables", "outputs")
+        ),
         ("logits", _P),
         *((name, _I) for name in ("rows", "sequences", "n_outputs", "table_width")),
     ]
@@ -84,7 +90,10 @@ class BatchStruct(ctypes.Structure):
 
 class BufferStruct(ctypes.Structure):
     _fields_ = [
-        *((name, _P) for name in ("x", "normed", "wide", "mixed", "hidden", "added", "copies", "weights", "chosen")),
+        *(
+            (name, _P)
+            for name in ("x", "normed", "wide", "mixed", "hidden", "added", "copies", "weights", "chosen")
+        ),
         *((f"{name}_stride", _L) for name in ("d", "wide", "mixed", "hidden", "copies")),
     ]
 
@@ -129,7 +138,9 @@ class NativeWeights:
         self.model = ModelStruct(
             layers=self._address(layers),
             embedding=self._floats(model.token_embedding.weight),
-            positions=None if model.position_embedding is None else self._floats(model.position_embedding.weight),
+            positions=None
+            if model.position_embedding is None
+            else self._floats(model.position_embedding.weight),
             rotary=None if model.rotary is None else self._floats(model.rotary.table),
             final_norm=self._norm(model.final_norm),
             head=self._matrix([model.head_weight]),
@@ -145,7 +156,9 @@ class NativeWeights:
         d, chosen = _padded(config.d_model, panel), 1 if sparsity is None else sparsity.top_k
         wide = max([layer.in_.outputs for layer in layers] + [0 if sparsity is None else sparsity.n_experts])
         mixed = max(layer.out.inputs for layer in layers)
-        hidden = max([config.mlp_dim] + ([] if sparsity is None else [sparsity.expert_dim, sparsity.shared_dim]))
+        hidden = max(
+            [config.mlp_dim] + ([] if sparsity is None else [sparsity.expert_dim, sparsity.shared_dim])
+        )
         wide, mixed, hidden = (_padded(width, panel) for width in (wide, mixed, hidden))
         copies = 0 if sparsity is None else rows * chosen
         sizes = {

@@ -73,7 +73,10 @@ def to_pairs(rows: Tensor, head_dim: int) -> Tensor:
 def outer_entries(config: ModelConfig) -> list[Entry]:
     """Embedding, last norm and head of a model with rotary embeddings."""
     table = config.vocab_size, config.d_model
-    named = [("token_embedding", "model.embed_tokens", table), ("final_norm", "model.norm", (config.d_model,))]
+    named = [
+        ("token_embedding", "model.embed_tokens", table),
+        ("final_norm", "model.norm", (config.d_model,)),
+    ]
     named += [] if config.tied else [("output_head", "lm_head", table)]
     return [Entry(f"{theirs}.weight", shape, (f"{ours}.weight",)) for ours, theirs, shape in named]
 
@@ -111,7 +114,9 @@ def expert_entries(
         both = Entry(f"{stacks}.gate_up_proj", shape, (gate, up), split=split)
         entries = [both, Entry(f"{stacks}.down_proj", (count, d, wide), (down,))]
     else:
-        each = (mlp_entries(f"{theirs}.experts.{e}", f"{ours}.experts", names, d, wide, e) for e in range(count))
+        each = (
+            mlp_entries(f"{theirs}.experts.{e}", f"{ours}.experts", names, d, wide, e) for e in range(count)
+        )
         entries = list(itertools.chain.from_iterable(each))
     return [Entry(f"{theirs}.gate.weight", (count, d), (f"{ours}.router.map.weight",)), *entries]
 
@@ -223,10 +228,14 @@ class TensorReader:
             raise UserError(f"the files have no weight '{name}', which config.json requires")
         tensor = self._left.pop(name)
         if tuple(tensor.shape) != shape:
-            raise UserError(f"weight '{name}' has shape {list(tensor.shape)}, config.json requires {list(shape)}")
+            raise UserError(
+                f"weight '{name}' has shape {list(tensor.shape)}, config.json requires {list(shape)}"
+            )
         if not tensor.is_floating_point():
             kind = str(tensor.dtype).removeprefix("torch.")
-            raise UserError(f"weight '{name}' is of {kind}: quantised models cannot be imported; use the original")
+            raise UserError(
+                f"weight '{name}' is of {kind}: quantised models cannot be imported; use the original"
+            )
         return tensor
 
     def finish(self) -> None:

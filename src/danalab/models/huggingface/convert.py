@@ -61,7 +61,9 @@ def require_class(config: ModelConfig) -> None:
     reason = obstacle(config)
     if reason is None or in_module(config):
         return
-    if config.arch in ARCHITECTURES and config.arch not in _CLASSES:  # our class has it, but not with these options
+    if (
+        config.arch in ARCHITECTURES and config.arch not in _CLASSES
+    ):  # our class has it, but not with these options
         reason = (
             f"no class, of transformers or ours, has {config.arch} with norm '{config.norm_kind}' and heads of which "
             f"{config.rotated} of {config.head_dim} features are rotated"
@@ -99,7 +101,9 @@ def obstacle(config: ModelConfig) -> str | None:
     return None
 
 
-def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[ModelConfig, Weights]:
+def from_huggingface(
+    described: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> tuple[ModelConfig, Weights]:
     """(configuration, state dict) of our model for a config.json and named tensors of `transformers`.
 
     UserError: another kind of model, a setting that our models do not support, or weights that are missing, unknown or
@@ -117,7 +121,9 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
         read.finish()
         return config, ours
     if not isinstance(kind, str) or kind not in _MODEL_TYPES:
-        raise UserError(f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}, danalab")
+        raise UserError(
+            f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}, danalab"
+        )
     try:
         config = _LAYOUTS[_MODEL_TYPES[kind]].from_settings(described)
     except KeyError as error:
@@ -139,7 +145,9 @@ def from_huggingface(described: Mapping[str, Any], weights: Mapping[str, Tensor]
 def _check_layers(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
     """Check sizes before anything is built: a configuration may ask for more layers than a list can hold."""
     if config.n_layers > len(weights):
-        raise UserError(f"config.json has {config.n_layers} layers, but the files have only {len(weights)} weights")
+        raise UserError(
+            f"config.json has {config.n_layers} layers, but the files have only {len(weights)} weights"
+        )
 
 
 def in_module(config: ModelConfig) -> bool:

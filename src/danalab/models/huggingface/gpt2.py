@@ -38,7 +38,9 @@ def entries(config: ModelConfig, read: TensorReader | None = None) -> list[Entry
                 parts = tuple(name.replace("qkv", part) for part in "qkv") if "qkv" in ours else (name,)
                 sizes = shape if kind == "weight" else shape[-1:]
                 there = f"transformer.h.{layer}.{theirs}.{kind}"
-                table.append(Entry(there, sizes, parts, lambda ours: _turned(torch.cat(ours)), _split_into(len(parts))))
+                table.append(
+                    Entry(there, sizes, parts, lambda ours: _turned(torch.cat(ours)), _split_into(len(parts)))
+                )
     return table
 
 

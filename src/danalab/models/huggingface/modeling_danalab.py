@@ -59,7 +59,9 @@ class DanalabConfig(PretrainedConfig):
         self.norm, self.norm_eps, self.qk_norm, self.swiglu = norm, norm_eps, qk_norm, swiglu
         self.attention_gate, self.rope_base, self.residual_scale = attention_gate, rope_base, residual_scale
         self.n_experts, self.expert_dim, self.renormalise = n_experts, expert_dim, renormalise
-        self.experts_per_token = experts_per_token  # not top_k, which transformers reads as a setting of generation
+        self.experts_per_token = (
+            experts_per_token  # not top_k, which transformers reads as a setting of generation
+        )
         self.shared_dim, self.shared_gate, self.sparse_layers = shared_dim, shared_gate, list(sparse_layers)
         super().__init__(**more)
 
@@ -239,7 +241,9 @@ class DanalabForCausalLM(PreTrainedModel, GenerationMixin):
         positions = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, past:]
         ahead = torch.ones(length, past + length, dtype=torch.bool, device=input_ids.device).tril(past)
         mask = ahead & (attention_mask[:, None, None] > 0)
-        mask = mask | torch.eye(length, past + length, dtype=torch.bool, device=input_ids.device).roll(past, 1)
+        mask = mask | torch.eye(length, past + length, dtype=torch.bool, device=input_ids.device).roll(
+            past, 1
+        )
         dim = self.config.head_dim
         exponents = torch.arange(0, dim, 2, dtype=torch.float64, device=input_ids.device) / dim
         angles = positions[:, None, :, None] * self.config.rope_base**-exponents

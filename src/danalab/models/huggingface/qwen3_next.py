@@ -49,7 +49,8 @@ def _attention_entries(config: ModelConfig, theirs: str, ours: str) -> list[comm
     d, dim = config.d_model, config.head_dim
     queries, keys = config.n_heads * dim, config.kv_heads * dim
     out, back = (
-        _of_rotated(config, partial(way, head_dim=config.rotated)) for way in (common.to_halves, common.to_pairs)
+        _of_rotated(config, partial(way, head_dim=config.rotated))
+        for way in (common.to_halves, common.to_pairs)
     )
 
     def join(parts: list[Tensor]) -> Tensor:
@@ -93,11 +94,15 @@ def _linear_entries(linear: LinearAttention, d: int, theirs: str, ours: str) -> 
         """Several of our maps, key head by key head."""
 
         def join(parts: list[Tensor]) -> Tensor:
-            return torch.cat([rows.unflatten(0, (linear.key_heads, -1)) for rows in parts], dim=1).flatten(0, 1)
+            return torch.cat([rows.unflatten(0, (linear.key_heads, -1)) for rows in parts], dim=1).flatten(
+                0, 1
+            )
 
         def split(rows: Tensor) -> list[Tensor]:
             sizes = [width // linear.key_heads for width in widths.values()]
-            return [part.flatten(0, 1) for part in rows.unflatten(0, (linear.key_heads, -1)).split(sizes, dim=1)]
+            return [
+                part.flatten(0, 1) for part in rows.unflatten(0, (linear.key_heads, -1)).split(sizes, dim=1)
+            ]
 
         mine = tuple(f"{ours}.{part}.weight" for part in widths)
         return common.Entry(f"{theirs}.{name}.weight", (sum(widths.values()), d), mine, join, split)
@@ -172,7 +177,9 @@ def from_settings(described: Mapping[str, Any]) -> ModelConfig:
         fields |= {"full_attention_interval": interval, "conv_size": sizes.pop("conv_size")}
         fields |= {f"linear_{ours}": size for ours, size in sizes.items()}
     fields |= common.layer_fields(described, renormalise=True) | {"n_shared_experts": shared // expert}
-    return ModelConfig("qwen3next", **fields, rotary_dim=int(fields["head_dim"] * factor), shared_expert_gate=True)
+    return ModelConfig(
+        "qwen3next", **fields, rotary_dim=int(fields["head_dim"] * factor), shared_expert_gate=True
+    )
 
 
 def _interval(described: Mapping[str, Any]) -> int:

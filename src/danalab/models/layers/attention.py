@@ -40,7 +40,11 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        d, heads, kv_heads = config.d_model, config.n_heads * config.head_dim, config.kv_heads * config.head_dim
+        d, heads, kv_heads = (
+            config.d_model,
+            config.n_heads * config.head_dim,
+            config.kv_heads * config.head_dim,
+        )
         self.head_dim = config.head_dim
         self.grouped = config.kv_heads != config.n_heads
         self.q = Linear(d, heads, bias=config.biased)
@@ -57,7 +61,11 @@ class Attention(nn.Module):
         return self.q_norm, self.k_norm
 
     def forward(
-        self, x_BLD: Tensor, rotary_L1P2: Tensor | None, state: KeyValues | None = None, starts_BL: Tensor | None = None
+        self,
+        x_BLD: Tensor,
+        rotary_L1P2: Tensor | None,
+        state: KeyValues | None = None,
+        starts_BL: Tensor | None = None,
     ) -> Tensor:
         """[B, L, D].
 
@@ -89,7 +97,9 @@ class Attention(nn.Module):
         if mask is not None:
             return attend_masked(q_BNLH, k_BKLH, v_BKLH, mask, grouped=self.grouped)
         causal = k_BKLH.shape[2] == q_BNLH.shape[2]
-        return F.scaled_dot_product_attention(q_BNLH, k_BKLH, v_BKLH, is_causal=causal, enable_gqa=self.grouped)
+        return F.scaled_dot_product_attention(
+            q_BNLH, k_BKLH, v_BKLH, is_causal=causal, enable_gqa=self.grouped
+        )
 
     def new_state(self, batch: int, max_len: int) -> KeyValues:
         """An empty cache for `max_len` positions of `batch` sequences."""

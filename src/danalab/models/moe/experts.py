@@ -83,7 +83,9 @@ def gated_hidden(x_RD: Tensor, gate_EFD: Tensor, up_EFD: Tensor, counts_E: Tenso
 def _hidden(x: Tensor, gate: Tensor, up: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     hidden, g, u = (x.new_empty(x.shape[0], gate.shape[1]) for _ in range(3))
     sizes = counts.tolist()
-    for rows, h_e, g_e, u_e, gate_e, up_e in zip(*(t.split(sizes) for t in (x, hidden, g, u)), gate, up, strict=True):
+    for rows, h_e, g_e, u_e, gate_e, up_e in zip(
+        *(t.split(sizes) for t in (x, hidden, g, u)), gate, up, strict=True
+    ):
         product(rows, gate_e.T, g_e)
         product(rows, up_e.T, u_e)
         torch.mul(F.silu(g_e), u_e, out=h_e)
@@ -111,7 +113,9 @@ def _gradients(
     return grad_x, grad_gate, grad_up
 
 
-_forward.register_fake(lambda x, gate, up, counts: tuple(x.new_empty(len(x), gate.shape[1]) for _ in range(3)))
+_forward.register_fake(
+    lambda x, gate, up, counts: tuple(x.new_empty(len(x), gate.shape[1]) for _ in range(3))
+)
 _gradients.register_fake(lambda grad, x, gate, up, g, u, counts: tuple(map(torch.empty_like, (x, gate, up))))
 
 
@@ -180,7 +184,9 @@ def _outer(g: Tensor, x: Tensor, counts: Tensor) -> Tensor:
     """Each group's g^T x: [E, N, M] of g [R, N] and x [R, M]."""
     if _has_kernel(x, x.shape[1], g.shape[1]):
         outer = _kernel()(g.T, x, offs=_ends(counts))
-        return outer.masked_fill_(counts.eq(0)[:, None, None], 0.0)  # not written for an empty group on Blackwell
+        return outer.masked_fill_(
+            counts.eq(0)[:, None, None], 0.0
+        )  # not written for an empty group on Blackwell
     sizes = counts.tolist()
     total = x.new_empty(len(sizes), g.shape[1], x.shape[1])
     for left, right, out in zip(g.split(sizes), x.split(sizes), total, strict=True):

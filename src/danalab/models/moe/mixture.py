@@ -53,8 +53,12 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         sparsity = config.sparsity
         assert sparsity is not None
-        self.router = Router(config.d_model, sparsity.n_experts, sparsity.top_k, renormalise=config.renormalise)
-        self.experts = Experts(sparsity.n_experts, config.d_model, sparsity.expert_dim, config.architecture.activation)
+        self.router = Router(
+            config.d_model, sparsity.n_experts, sparsity.top_k, renormalise=config.renormalise
+        )
+        self.experts = Experts(
+            sparsity.n_experts, config.d_model, sparsity.expert_dim, config.architecture.activation
+        )
         self.exchange: ExpertExchange | None = None
         """Sends rows to the experts of other ranks; None: this rank has all experts."""
         # Under tensor parallelism each rank has some features of every expert: gradients of the input are summed over
@@ -77,7 +81,9 @@ class MixtureOfExperts(nn.Module):
         y_TD = self.leave(combine(rows_RD, self.enter(weights), order))
         if self.shared is not None:
             shared = self.shared(x_TD)
-            y_TD = y_TD + (shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x_TD)) * shared)
+            y_TD = y_TD + (
+                shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x_TD)) * shared
+            )
         return y_TD.view(x_BLD.shape), routing
 
 
@@ -182,7 +188,9 @@ class _Combine(torch.autograd.Function):
         y_RD, weights_TK, token_R, row_TK = ctx.saved_tensors
         seen_RD = grads[0].index_select(0, token_R)
         grad_weights = (seen_RD * y_RD).sum(-1, dtype=weights_TK.dtype)[row_TK]
-        weight_R = torch.empty_like(grad_weights.flatten()).scatter_(0, row_TK.flatten(), weights_TK.flatten())
+        weight_R = torch.empty_like(grad_weights.flatten()).scatter_(
+            0, row_TK.flatten(), weights_TK.flatten()
+        )
         return seen_RD.mul_(weight_R.unsqueeze(1)), grad_weights, None, None
 
 

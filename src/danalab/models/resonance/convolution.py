@@ -70,7 +70,9 @@ def chunked_bank_convolution(
     between = (lags[:count].unsqueeze(1) - 1 - lags[:count]).clamp(min=0)
     powers_GRnm = _powers(gamma_GR, omega_GR, chunk * between).tril(-1)
     state = weight_GCR * torch.einsum("grnm,bmgcr->bngcr", powers_GRnm, contributions)  # before each chunk
-    y_NQD = _AddState.apply(causal_convolution(u_NQD, k_DQ), _parts(state.conj()).flatten(0, 1), powers_GEQ[..., 1:])
+    y_NQD = _AddState.apply(
+        causal_convolution(u_NQD, k_DQ), _parts(state.conj()).flatten(0, 1), powers_GEQ[..., 1:]
+    )
     return y_NQD.reshape(batch, count * chunk, dim)[:, :length]
 
 
@@ -173,7 +175,9 @@ class _Convolution(torch.autograd.Function):
         for channels in blocks.channels():
             k_CF = blocks.spectrum(k_DT[channels])
             for rows in blocks.rows():
-                blocks.write_inverse(blocks.spectrum_of(u_BTD[rows, :, channels]).mul_(k_CF), y_BTD[rows, :, channels])
+                blocks.write_inverse(
+                    blocks.spectrum_of(u_BTD[rows, :, channels]).mul_(k_CF), y_BTD[rows, :, channels]
+                )
         return y_BTD
 
     @staticmethod

@@ -59,7 +59,11 @@ class Resonator(nn.Module):
         self.out = Linear(d, d, role="residual")
 
     def forward(
-        self, x_BLD: Tensor, rotary: Tensor | None = None, state: ConvState | None = None, starts: Tensor | None = None
+        self,
+        x_BLD: Tensor,
+        rotary: Tensor | None = None,
+        state: ConvState | None = None,
+        starts: Tensor | None = None,
     ) -> Tensor:
         """[B, L, D]; arguments as of `Attention.forward`, of which `rotary` is ignored."""
         v = self.v(x_BLD)
@@ -68,7 +72,11 @@ class Resonator(nn.Module):
         if self.bank is None:
             y = v
         else:
-            y = self._continue(self.bank, v, state) if isinstance(state, MatrixState) else self.bank(v, starts)
+            y = (
+                self._continue(self.bank, v, state)
+                if isinstance(state, MatrixState)
+                else self.bank(v, starts)
+            )
         g = self.g(x_BLD)
         return self.out(F.silu(g) * y.to(g.dtype))
 
@@ -187,7 +195,10 @@ class OscBank(nn.Module):
                 lags = torch.arange(length + 1, device=u.device, dtype=dtype)
                 powers = torch.polar((-gamma.unsqueeze(-1) * lags).exp(), omega.unsqueeze(-1) * lags)
                 from_state = torch.einsum("bgcr,grt->btgc", c * state, powers[..., 1:]).real.flatten(2)
-                own = convolution.causal_convolution(u, self.kernel(length, dtype)) + local_shard(self.d).to(dtype) * u
+                own = (
+                    convolution.causal_convolution(u, self.kernel(length, dtype))
+                    + local_shard(self.d).to(dtype) * u
+                )
                 outputs.append(own + from_state)
                 driven = u.unflatten(2, (gamma.shape[0], -1)).to(powers.dtype)
                 driven = torch.einsum("btgc,grt->bgcr", driven, powers[..., :-1].flip(-1))
@@ -211,7 +222,9 @@ class OscBank(nn.Module):
         longest = max(self.train_len / 4, 2 * _MIN_TIME)
         times = torch.logspace(math.log10(_MIN_TIME), math.log10(longest), self.modes, dtype=torch.float64)
         times = times * uniform(-_JITTER, _JITTER, shape).exp()
-        cycles = torch.tensor(_CYCLES, dtype=torch.float64)[torch.randint(len(_CYCLES), shape, generator=generator)]
+        cycles = torch.tensor(_CYCLES, dtype=torch.float64)[
+            torch.randint(len(_CYCLES), shape, generator=generator)
+        ]
         omega = (2 * math.pi * cycles / times).clamp(max=_MAX_FREQUENCY)
         values = {
             self.nu: -times.log(),

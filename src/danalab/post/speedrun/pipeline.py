@@ -72,7 +72,9 @@ class Speedrun:
             for number, step in enumerate(steps, 1):
                 if stop:
                     raise InterruptedRunError(stop.exit_code)
-                left = sum(each.minutes for each in steps[number - 1 :]) * (spent / expected if expected else 1.0)
+                left = sum(each.minutes for each in steps[number - 1 :]) * (
+                    spent / expected if expected else 1.0
+                )
                 log.info("[%d/%d] %s; about %.1f min left", number, len(steps), step.name, left)
                 start = time.perf_counter()
                 self._make(step, stop)
@@ -119,7 +121,9 @@ class Speedrun:
             self.preset.minutes,
         )
         for stage in STAGES:
-            made.append(Step(f"{stage}: training", minutes[stage], lambda stage=stage: self._train(stage, stop), True))
+            made.append(
+                Step(f"{stage}: training", minutes[stage], lambda stage=stage: self._train(stage, stop), True)
+            )
             made.append(Step(f"{stage}: scores", minutes["scores"], lambda stage=stage: self._score(stage)))
         return made
 
@@ -198,7 +202,9 @@ class Speedrun:
         file = self._scores_file(stage)
         if file.is_file():
             return
-        settings = AnswerSettings(limit=self.preset.problems, max_tokens=self.preset.max_answer, seed=self.config.seed)
+        settings = AnswerSettings(
+            limit=self.preset.problems, max_tokens=self.preset.max_answer, seed=self.config.seed
+        )
         evaluation = evaluate_chat(
             self.folder(stage),
             self.preset.tasks,

@@ -99,7 +99,9 @@ def _setting_table(speedrun: Speedrun) -> Table:
     rows = [["all", flag(name), str(value)] for name, value in speedrun.config.as_dict().items()]
     for stage in STAGES:
         for name, value in getattr(speedrun.preset, stage).items():
-            rows.append([stage, flag(name), " ".join(map(str, value)) if isinstance(value, tuple) else str(value)])
+            rows.append(
+                [stage, flag(name), " ".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+            )
     return ["stage", "setting", "value"], rows
 
 

@@ -33,7 +33,11 @@ class ConsoleProgress(Callback):
     name = "console"
 
     def __init__(
-        self, iterations: int, start_step: int, console: Console | None = None, sample_tokens: int | None = None
+        self,
+        iterations: int,
+        start_step: int,
+        console: Console | None = None,
+        sample_tokens: int | None = None,
     ):
         self._iterations = iterations
         self._sample_tokens = sample_tokens
@@ -72,7 +76,9 @@ class ConsoleProgress(Callback):
         else:
             left = (self._iterations - row["step"]) * row["seconds_per_step"]
             print(
-                f"step {row['step']}/{self._iterations}  {words}  {_duration(left)} left", file=sys.stderr, flush=True
+                f"step {row['step']}/{self._iterations}  {words}  {_duration(left)} left",
+                file=sys.stderr,
+                flush=True,
             )
 
     def on_end(self, summary: dict[str, Any]) -> None:
@@ -145,14 +151,19 @@ class SpikeMonitor(Callback):
                 # The floor avoids false alarms in a window of nearly equal values.
                 if value > middle + self.THRESHOLD * max(spread, 0.01 * abs(middle)):
                     self.spikes += 1
-                    log.warning("step %d: %s spikes to %.4g (recent median %.4g)", row["step"], key, value, middle)
+                    log.warning(
+                        "step %d: %s spikes to %.4g (recent median %.4g)", row["step"], key, value, middle
+                    )
             history.append(value)
 
     def on_end(self, summary: dict[str, Any]) -> None:
         summary["spikes"] = self.spikes
 
     def state_dict(self) -> dict[str, Any]:
-        return {"spikes": self.spikes, "history": {key: list(values) for key, values in self._history.items()}}
+        return {
+            "spikes": self.spikes,
+            "history": {key: list(values) for key, values in self._history.items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.spikes = state["spikes"]
@@ -191,7 +202,9 @@ class TextSamples(RowsCallback):
         """Starts on the first rank, which must hold the whole model."""
         world = context.strategy.world
         if world.layout.backend == "fsdp" or world.layout.expert_parallel:
-            raise UserError("--sample-prompts: no rank has the whole model; sample the checkpoints by danalab generate")
+            raise UserError(
+                "--sample-prompts: no rank has the whole model; sample the checkpoints by danalab generate"
+            )
         return cls(context) if world.is_console_rank else None
 
     def on_evaluated(self, step: int) -> None:
@@ -200,9 +213,15 @@ class TextSamples(RowsCallback):
         model.eval()
         model.document_token = None  # a cache holds one document
         try:
-            with torch.compiler.set_stance("force_eager") if self.context.spec.compile else contextlib.nullcontext():
+            with (
+                torch.compiler.set_stance("force_eager")
+                if self.context.spec.compile
+                else contextlib.nullcontext()
+            ):
                 # An engine of its own: it may copy the weights, which change, and its memory is free in between.
-                generator = TextGenerator(model, self._tokenizer, max_batch_size=min(MAX_BATCH, len(self._prompts)))
+                generator = TextGenerator(
+                    model, self._tokenizer, max_batch_size=min(MAX_BATCH, len(self._prompts))
+                )
                 texts = generator.complete_all(self._prompts, list(map(self._parameters, self._prompts)))
             for prompt, continuation in zip(self._prompts, texts, strict=True):
                 self.write({"step": step, "prompt": prompt, "text": continuation.text})

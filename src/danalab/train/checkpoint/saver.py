@@ -147,7 +147,9 @@ class Saver:
     def _run(self, job: _Job) -> None:
         start = time.perf_counter()
         try:
-            if job.gpu is not None:  # a new thread has GPU 0, where torch's writer would start a context for every rank
+            if (
+                job.gpu is not None
+            ):  # a new thread has GPU 0, where torch's writer would start a context for every rank
                 torch.cuda.set_device(job.gpu)
             meta = job.meta
             if self._world.size > 1:
@@ -160,7 +162,9 @@ class Saver:
             self.committed = job.step
             seconds = time.perf_counter() - start
             if self._world.is_main:
-                log.info("checkpoint of step %d: %.2f s, training waited %.3f s", job.step, seconds, job.blocked)
+                log.info(
+                    "checkpoint of step %d: %.2f s, training waited %.3f s", job.step, seconds, job.blocked
+                )
                 self._keep_and_prune(job.step)
         except Exception as error:
             job.error = error
@@ -214,17 +218,23 @@ class HostCopies:
         """Copy this rank's share of `state`; returns when it is copied."""
         values, self.paths = flat.flatten(state)
         self._plain = {name: value for name, value in values.items() if not isinstance(value, SavedTensor)}
-        share: dict[str, Any] = share_of({n: v for n, v in values.items() if n not in self._plain}, self._world)
+        share: dict[str, Any] = share_of(
+            {n: v for n, v in values.items() if n not in self._plain}, self._world
+        )
         self._copies = {name: self._copies[name] for name in share if name in self._copies}
         self._specs = {name: value._spec for name, value in share.items() if _is_sharded(value)}
-        self._shards = {name: value.with_values(None) for name, value in share.items() if not isinstance(value, Tensor)}
+        self._shards = {
+            name: value.with_values(None) for name, value in share.items() if not isinstance(value, Tensor)
+        }
         on_gpu = False
         with torch.no_grad():
             for name, value in share.items():
                 source: Tensor = value.to_local() if hasattr(value, "to_local") else value
                 copy = self._copies.get(name)
                 if copy is None or copy.shape != source.shape or copy.dtype != source.dtype:
-                    copy = torch.empty(source.shape, dtype=source.dtype, device="cpu", pin_memory=source.is_cuda)
+                    copy = torch.empty(
+                        source.shape, dtype=source.dtype, device="cpu", pin_memory=source.is_cuda
+                    )
                     self._copies[name] = copy
                 copy.copy_(source, non_blocking=source.is_cuda)
                 on_gpu |= source.is_cuda
@@ -243,7 +253,9 @@ class HostCopies:
         from torch.distributed.tensor import DTensor
 
         # Not DTensor.from_local, which would move the copy to the device of the mesh.
-        sharded = {name: DTensor(self._copies[name], spec, requires_grad=False) for name, spec in self._specs.items()}
+        sharded = {
+            name: DTensor(self._copies[name], spec, requires_grad=False) for name, spec in self._specs.items()
+        }
         return copies | sharded
 
 
@@ -252,7 +264,9 @@ def share_of(tensors: Mapping[str, SavedTensor], world: World) -> dict[str, Save
     if world.size == 1:
         return dict(tensors)
     alike: dict[int, list[tuple[str, int]]] = {}
-    mine = {name for name, value in tensors.items() if not isinstance(value, Tensor) and value.values is not None}
+    mine = {
+        name for name, value in tensors.items() if not isinstance(value, Tensor) and value.values is not None
+    }
     others = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
     for name, value in others.items():
         copies, place = _copies(value, world)

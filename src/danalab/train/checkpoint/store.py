@@ -98,7 +98,9 @@ class CheckpointStore:
         try:
             run_on_all_ranks(world, make)
             run_on_all_ranks(world, lambda: write_tensors(target))
-            entries = run_on_all_ranks(world, lambda: _entries(target, sorted(target.glob(f"__{world.rank}_*"))))
+            entries = run_on_all_ranks(
+                world, lambda: _entries(target, sorted(target.glob(f"__{world.rank}_*")))
+            )
             run_on_all_ranks(world, finish)
             self.damaged.discard(step)
         except BaseException:
@@ -204,7 +206,9 @@ class CheckpointStore:
 def commit(folder: Path, known: Mapping[str, Any] | None = None) -> None:
     """fsync the files of a checkpoint (`known`: synced already), write the manifest, then COMMIT."""
     entries = dict(known or {})
-    entries |= _entries(folder, [file for file in _files(folder) if str(file.relative_to(folder)) not in entries])
+    entries |= _entries(
+        folder, [file for file in _files(folder) if str(file.relative_to(folder)) not in entries]
+    )
     for inner in {file.parent for file in _files(folder)} | {folder}:
         fsync_path(inner)
     write_json(folder / MANIFEST, {"files": dict(sorted(entries.items()))})
@@ -240,17 +244,25 @@ def verify(folder: Path) -> None:
         for name, entry in files.items():
             status = (folder / name).lstat()
             if Path(name).name != name or not stat.S_ISREG(status.st_mode):
-                raise DamagedCheckpointError(f"{folder}: {MANIFEST} names {name!r}, which is not a file of its folder")
+                raise DamagedCheckpointError(
+                    f"{folder}: {MANIFEST} names {name!r}, which is not a file of its folder"
+                )
             size = status.st_size
             if size != entry["bytes"]:
-                raise DamagedCheckpointError(f"{folder}: {name} has {size} bytes, {entry['bytes']} were written")
+                raise DamagedCheckpointError(
+                    f"{folder}: {name} has {size} bytes, {entry['bytes']} were written"
+                )
             if sha256(folder / name) != entry["sha256"]:
-                raise DamagedCheckpointError(f"{folder}: {name} is damaged: its SHA-256 differs from the manifest")
+                raise DamagedCheckpointError(
+                    f"{folder}: {name} is damaged: its SHA-256 differs from the manifest"
+                )
         if META not in files:
             raise DamagedCheckpointError(f"{folder}: {MANIFEST} does not name {META}")
     except (OSError, ValueError) as error:
         if isinstance(error, UserError):
-            raise error if isinstance(error, DamagedCheckpointError) else DamagedCheckpointError(error) from error
+            raise (
+                error if isinstance(error, DamagedCheckpointError) else DamagedCheckpointError(error)
+            ) from error
         missing = getattr(error, "filename", None)
         raise DamagedCheckpointError(f"{folder}: {missing or 'a file'}: {error}") from error
 
@@ -274,7 +286,9 @@ def run_on_all_ranks(world: World, work: Callable[[], T]) -> list[T]:
     result: tuple[T | None, Exception | None]
     try:
         result = (work(), None)
-    except Exception as error:  # for the others: picklable, and with its rank (the error's own `rank` if it has one)
+    except (
+        Exception
+    ) as error:  # for the others: picklable, and with its rank (the error's own `rank` if it has one)
         where = f"(rank {getattr(error, 'rank', world.rank)})"
         portable: Exception = RuntimeError(f"{type(error).__name__}: {error} {where}")
         if isinstance(error, OSError):

@@ -65,9 +65,15 @@ def flatten(state: Mapping[str, Any]) -> tuple[dict[str, Any], Paths]:
     """(tensors, shards and plain values by name, their places in the nested state)."""
     flat, paths = flatten_state_dict(dict(state))
     for name, value in flat.items():
-        if not (value is None or _is_tensor(value) or isinstance(value, (bool, int, float, str, list, tuple))):
-            raise UserError(f"optimizer state {name} is a {type(value).__name__}, which a checkpoint cannot hold")
-    return {name: value.detach() if isinstance(value, Tensor) else value for name, value in flat.items()}, paths
+        if not (
+            value is None or _is_tensor(value) or isinstance(value, (bool, int, float, str, list, tuple))
+        ):
+            raise UserError(
+                f"optimizer state {name} is a {type(value).__name__}, which a checkpoint cannot hold"
+            )
+    return {
+        name: value.detach() if isinstance(value, Tensor) else value for name, value in flat.items()
+    }, paths
 
 
 def write(
@@ -169,15 +175,21 @@ def _without(group: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key not in names}
 
 
-def _require_same_model(folder: Path, stored: Mapping[str, Any], target: Mapping[str, Tensor], prefix: str) -> None:
+def _require_same_model(
+    folder: Path, stored: Mapping[str, Any], target: Mapping[str, Tensor], prefix: str
+) -> None:
     """DamagedCheckpointError unless a model's stored tensors are those of `target`, by name and shape."""
     for name, tensor in target.items():
         entry = stored.get(name)
         if entry is None:
-            why = "it is a checkpoint of another model" if prefix == MODEL else "the run keeps no such weights"
+            why = (
+                "it is a checkpoint of another model" if prefix == MODEL else "the run keeps no such weights"
+            )
             raise DamagedCheckpointError(f"{folder}: has no tensor '{name}'; {why}")
         if tuple(entry.size) != tuple(tensor.shape):
-            raise DamagedCheckpointError(f"{folder}: {name} has shape {list(entry.size)}, here {list(tensor.shape)}")
+            raise DamagedCheckpointError(
+                f"{folder}: {name} has shape {list(entry.size)}, here {list(tensor.shape)}"
+            )
     foreign = [name for name in stored if name.startswith(prefix) and name not in target]
     if foreign:
         raise DamagedCheckpointError(

@@ -56,7 +56,14 @@ def setting(
 ) -> Any:
     """A field of a section; `aliases`: other flags for it, "NAME=VALUE" with a value; `main`: --help shows it;
     `choices`: gives the names that the help shows, where the type has none; `hidden`: it is no flag."""
-    metadata = {"help": help, "kind": kind, "aliases": aliases, "main": main, "choices": choices, "hidden": hidden}
+    metadata = {
+        "help": help,
+        "kind": kind,
+        "aliases": aliases,
+        "main": main,
+        "choices": choices,
+        "hidden": hidden,
+    }
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 
 
@@ -121,7 +128,9 @@ def validated(cls: type, values: Mapping[str, Any], where: str = "") -> dict[str
         details = error.errors(include_url=False)[0]
         name, value = str(details["loc"][0]), details["input"]
         expected = str(details["msg"]).replace("Input should be", "must be").partition(", unable to parse")[0]
-        expected = expected.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
+        expected = expected.replace("greater than or equal to", "at least").replace(
+            "less than or equal to", "at most"
+        )
         shown = f"{where}: {name}: {value!r:.100}" if where else f"{flag(name)} {value!s:.100}"
         raise UserError(f"{shown}: {expected}") from None
 

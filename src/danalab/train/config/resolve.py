@@ -21,7 +21,9 @@ SHARE = 0.25
 """Time of all evaluations during a run but the last, as a share of the time of training, at most."""
 
 
-def resolve(given: TrainConfig, data: Vocabulary, ranks: int = 1, device_type: str | None = None) -> TrainConfig:
+def resolve(
+    given: TrainConfig, data: Vocabulary, ranks: int = 1, device_type: str | None = None
+) -> TrainConfig:
     """The record with every None filled in for `ranks` data-parallel ranks; UserError: impossible settings.
 
     `device_type`: cpu or cuda, where the run is trained; default that of --device, else cpu.
@@ -121,24 +123,41 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
 
     given = config.given
     if config.document_mask and data.eos_id is None:
-        raise UserError(f"--document-mask: the id that ends a document of {data.name} is unknown; leave it out")
+        raise UserError(
+            f"--document-mask: the id that ends a document of {data.name} is unknown; leave it out"
+        )
     if config.document_mask and config.compile and config.model.architecture.oscillators:
-        raise UserError(f"--compile: not with --document-mask for {config.arch}, which sorts documents by length")
+        raise UserError(
+            f"--compile: not with --document-mask for {config.arch}, which sorts documents by length"
+        )
     if config.context_len < config.seq_len:
-        raise UserError(f"--context-len is {config.context_len}; it must be at least --seq-len, {config.seq_len}")
+        raise UserError(
+            f"--context-len is {config.context_len}; it must be at least --seq-len, {config.seq_len}"
+        )
     if config.vocab_size < data.least_vocab_size:
-        raise UserError(f"--vocab-size {given.vocab_size}: {data.name} needs {data.least_vocab_size}; leave it out")
+        raise UserError(
+            f"--vocab-size {given.vocab_size}: {data.name} needs {data.least_vocab_size}; leave it out"
+        )
     if config.phase_lr_factor != 1 and not (config.model.architecture.oscillators and config.model.modes):
-        raise UserError(f"--phase-lr-factor {config.phase_lr_factor}: {config.arch} has no phases; leave it out")
+        raise UserError(
+            f"--phase-lr-factor {config.phase_lr_factor}: {config.arch} has no phases; leave it out"
+        )
     if config.expert_parallel and config.model.sparsity is None:
         raise UserError(f"--expert-parallel: {config.arch} has no experts here; give --n-experts, too")
     for name in ("load_balance_loss", "router_z_loss", "router_entropy_loss"):
         is_given = getattr(given, name) != type(given).__dataclass_fields__[name].default
         if is_given and config.model.sparsity is None:
-            raise UserError(f"--{name.replace('_', '-')}: {config.arch} has no experts here; give --n-experts, too")
+            raise UserError(
+                f"--{name.replace('_', '-')}: {config.arch} has no experts here; give --n-experts, too"
+            )
     if config.last_step < config.iterations:
         raise UserError(f"--extend-to {config.extend_to}: the run has {config.iterations} steps already")
-    if given.weight_decay and facts_of(config.opt).decay == "independent" and not config.decay_bound and config.wd_ts:
+    if (
+        given.weight_decay
+        and facts_of(config.opt).decay == "independent"
+        and not config.decay_bound
+        and config.wd_ts
+    ):
         first = given.weight_decay / (1 + 1 / config.wd_ts)
         if first > 1:
             omega = given.weight_decay * config.lr * config.wd_ts
@@ -152,13 +171,19 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
     known = settings_of(config.opt)
     config.settings_of_optimizer(known)
     if given.decay_bound and "weight_decay" not in known:
-        raise UserError(f"--decay-bound {given.decay_bound:g}: {config.opt} has no weight decay; leave it out")
+        raise UserError(
+            f"--decay-bound {given.decay_bound:g}: {config.opt} has no weight decay; leave it out"
+        )
 
 
 def remarks(config: TrainConfig) -> list[str]:
     """Notes about a run, for the log and `danalab plan`."""
     given, notes = config.given, []
-    idle = [flag(f"wandb_{key}") for key in ("project", "entity", "group", "mode") if getattr(given, f"wandb_{key}")]
+    idle = [
+        flag(f"wandb_{key}")
+        for key in ("project", "entity", "group", "mode")
+        if getattr(given, f"wandb_{key}")
+    ]
     if idle and not given.wandb:
         notes.append(f"{', '.join(idle)} without --wandb: nothing goes to Weights & Biases")
     if given.lr is None:

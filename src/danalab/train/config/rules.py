@@ -66,8 +66,12 @@ class SizeRule:
         """d_model = head_dim x heads, n_layers = layers_per_head x heads, mlp_dim = mlp_ratio x d_model, floored."""
         d_model, n_layers = self.head_dim * heads, _whole(self.layers_per_head * heads)
         if n_layers < 1:
-            raise UserError(f"--rules: --heads {heads} x {self.layers_per_head:g} layers a head is less than one layer")
-        return explicit_sizes(self.arch, d_model, n_layers, heads, self.head_dim, _whole(self.mlp_ratio * d_model))
+            raise UserError(
+                f"--rules: --heads {heads} x {self.layers_per_head:g} layers a head is less than one layer"
+            )
+        return explicit_sizes(
+            self.arch, d_model, n_layers, heads, self.head_dim, _whole(self.mlp_ratio * d_model)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,10 +153,14 @@ def _from_original(content: dict[str, Any], place: str) -> dict[str, list[dict[s
         if unknown := set(content[key]) - {each.name for each in fields(_OriginalRule)}:
             raise UserError(f"{place}: {key}.{min(map(str, unknown))} is no key of a scaling_rules.yaml")
         if _ratio(rule.n_embd_formula, "heads", names, place) != rule.head_dim:
-            raise UserError(f"{place}: {key}.n_embd_formula is {rule.n_embd_formula}; it must be heads * head_dim")
+            raise UserError(
+                f"{place}: {key}.n_embd_formula is {rule.n_embd_formula}; it must be heads * head_dim"
+            )
         layers, mlp = _ratio(rule.n_layer_formula, "heads", names, place), rule.mlp_hidden_formula
         mlp_ratio = _ratio(mlp, "n_embd", names, place)
-        sizes.append({"arch": arch, "head_dim": rule.head_dim, "layers_per_head": layers, "mlp_ratio": mlp_ratio})
+        sizes.append(
+            {"arch": arch, "head_dim": rule.head_dim, "layers_per_head": layers, "mlp_ratio": mlp_ratio}
+        )
         for batch, formula in ((32, rule.lr_formula | rule.lr_formulas), (512, rule.lr_formula_512)):
             for opt, entry in formula.items():
                 by_kappa: dict[Any, Any] = {None: entry} if "a" in entry else entry

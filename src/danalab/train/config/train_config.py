@@ -79,7 +79,10 @@ class ModelSettings(Section):
         kind="input",
     )
     d_model: Auto[Count] = setting(
-        None, "Width, with --n-layers and --n-heads, instead of --heads.", main=True, aliases=("model-dim", "n-embd")
+        None,
+        "Width, with --n-layers and --n-heads, instead of --heads.",
+        main=True,
+        aliases=("model-dim", "n-embd"),
     )
     n_layers: Auto[Count] = setting(None, "Number of blocks.", main=True, aliases=("num-layers", "n-layer"))
     n_heads: Auto[Count] = setting(
@@ -96,10 +99,12 @@ class ModelSettings(Section):
     )
     vocab_size: Auto[Count] = setting(None, "Vocabulary of the model [tokens]; default the data's, padded.")
     context_len: Auto[Count] = setting(
-        None, "Context that the model can read [tokens], where it is longer than --seq-len; default --seq-len."
+        None,
+        "Context that the model can read [tokens], where it is longer than --seq-len; default --seq-len.",
     )
     n_kv_heads: Count | None = setting(
-        None, "Key and value heads, each shared by n_heads / n_kv_heads query heads; default one for each query head."
+        None,
+        "Key and value heads, each shared by n_heads / n_kv_heads query heads; default one for each query head.",
     )
     attention_gate: bool | None = setting(
         None,
@@ -107,18 +112,24 @@ class ModelSettings(Section):
         aliases=("elementwise-attn-output-gate",),
     )
     tied_head: bool | None = setting(
-        None, "One matrix for embedding and head; default as the architecture (gpt has).", aliases=("weight-tying",)
+        None,
+        "One matrix for embedding and head; default as the architecture (gpt has).",
+        aliases=("weight-tying",),
     )
     dropout: Annotated[float, Ge(0), Lt(1)] = setting(
         0.0,
         "Probability that a feature of the embedding, or of what an attention or MLP adds, is 0 in a training step.",
     )
-    num_frequencies: Count | None = setting(None, "resonance: damped oscillators of all groups; default 8 per group.")
+    num_frequencies: Count | None = setting(
+        None, "resonance: damped oscillators of all groups; default 8 per group."
+    )
     mixer: Literal["oscillators", "none"] | None = setting(
-        None, "resonance: none removes the oscillators, a control that cannot see earlier tokens; default oscillators."
+        None,
+        "resonance: none removes the oscillators, a control that cannot see earlier tokens; default oscillators.",
     )
     learned_positions: bool | None = setting(
-        None, "resonance: add a learned vector for each position, 32768 at most; default no (gpt always has them)."
+        None,
+        "resonance: add a learned vector for each position, 32768 at most; default no (gpt always has them).",
     )
     conv_width: Natural = setting(
         0,
@@ -131,15 +142,22 @@ class ModelSettings(Section):
         aliases=("moe-num-experts",),
     )
     top_k: Count | None = setting(None, "Experts that each token is sent to; default 2.")
-    expert_dim: Count | None = setting(None, "Hidden width of an expert; default mlp_dim (qwen3next: a third of it).")
-    n_shared_experts: Natural | None = setting(None, "Experts that every token also passes; default 0 (qwen3next: 1).")
+    expert_dim: Count | None = setting(
+        None, "Hidden width of an expert; default mlp_dim (qwen3next: a third of it)."
+    )
+    n_shared_experts: Natural | None = setting(
+        None, "Experts that every token also passes; default 0 (qwen3next: 1)."
+    )
     shared_expert_gate: bool | None = setting(
         None, "Gate the shared experts' output by sigmoid(w . x); default no (qwen3next: yes)."
     )
     decoder_sparse_step: Count = setting(
-        1, "Interval of layers with experts (those whose number, from 1, it divides); the others have a dense MLP."
+        1,
+        "Interval of layers with experts (those whose number, from 1, it divides); the others have a dense MLP.",
     )
-    mlp_only_layers: tuple[Natural, ...] = setting((), "Layers (from 0) that always have a dense MLP: 0 5 11.")
+    mlp_only_layers: tuple[Natural, ...] = setting(
+        (), "Layers (from 0) that always have a dense MLP: 0 5 11."
+    )
     renormalise: bool = setting(True, "Divide the weights of a token's experts by their sum; default yes.")
     load_balance_loss: NonNegative = setting(
         0.01, "Weight of the load-balancing loss, which is 1 where experts are used evenly."
@@ -159,10 +177,12 @@ class ModelSettings(Section):
         aliases=("init-scheme",),
     )
     init_from: Path | None = setting(
-        None, "Start from the weights of a run, a checkpoint or a model in Hugging Face format; the step is 0."
+        None,
+        "Start from the weights of a run, a checkpoint or a model in Hugging Face format; the step is 0.",
     )
     init_optimizer: bool = setting(
-        False, "Load the optimizer's moments and step counts of --init-from, too; its settings are this run's."
+        False,
+        "Load the optimizer's moments and step counts of --init-from, too; its settings are this run's.",
     )
     model_extras: dict[str, Any] = setting(factory=dict, hidden=True)
     """Fields of the `ModelConfig` that have no flag, of a model that was imported."""
@@ -175,7 +195,9 @@ class ModelSettings(Section):
             return resonance_sizes(self.size, **given, **further)
         for name in ("size", "num_frequencies", "mixer"):
             if getattr(self, name) is not None:
-                raise UserError(f"{flag(name)} {getattr(self, name)}: only with --arch resonance, not {self.arch}")
+                raise UserError(
+                    f"{flag(name)} {getattr(self, name)}: only with --arch resonance, not {self.arch}"
+                )
         if self.heads is not None:
             return self.without_contradiction(sizes_by_heads(self.arch, self.heads))
         if None in (self.d_model, self.n_layers, self.n_heads):
@@ -208,7 +230,10 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
     further = {field.name: field.default for field in fields(ModelConfig) if field.name not in MODEL_FIELDS}
     extras = {name: getattr(model, name) for name, usual in further.items() if getattr(model, name) != usual}
     context = extras.pop("seq_len")
-    return {name: getattr(model, name) for name in MODEL_FIELDS} | {"context_len": context, "model_extras": extras}
+    return {name: getattr(model, name) for name in MODEL_FIELDS} | {
+        "context_len": context,
+        "model_extras": extras,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +261,8 @@ class DataSettings(Section):
         None, "Tokenizer, where --data is a source or text; default the source's.", kind="data", main=True
     )
     document_mask: bool = setting(
-        False, "Attention is limited to the token's own document, where positions restart (needs the end-of-text id)."
+        False,
+        "Attention is limited to the token's own document, where positions restart (needs the end-of-text id).",
     )
     array_cache_gib: NonNegative = setting(
         4.0,
@@ -257,16 +283,21 @@ class ScheduleSettings(Section):
     )
     div_factor: Finite | None = setting(None, "Warm-up starts at peak / div_factor; default 100.")
     final_div_factor: Finite | None = setting(
-        None, "The end is at peak / (div_factor final_div_factor): cos, linear (default 1), cos_inf (default 0.1)."
+        None,
+        "The end is at peak / (div_factor final_div_factor): cos, linear (default 1), cos_inf (default 0.1).",
     )
     cos_inf_steps: int | None = setting(None, "cos_inf: constant tail [steps]; default 0.")
     final_lr_scale: Finite | None = setting(
-        None, "wsd: learning rate at the end, as a share of the peak; default 0.", aliases=("wsd-final-lr-scale",)
+        None,
+        "wsd: learning rate at the end, as a share of the peak; default 0.",
+        aliases=("wsd-final-lr-scale",),
     )
     fract_decay: Finite | None = setting(
         None, "wsd: share of the run that decays; default 0.1.", aliases=("wsd-fract-decay",)
     )
-    decay_type: str | None = setting(None, "wsd: linear (default), cosine, exp, mirror_cosine, square or sqrt.")
+    decay_type: str | None = setting(
+        None, "wsd: linear (default), cosine, exp, mirror_cosine, square or sqrt."
+    )
     power: Finite | None = setting(None, "powerlaw: exponent; default -0.5.")
     time_scale: Finite | None = setting(None, "powerlaw: time scale [steps]; default 1.")
     init_value: Finite | None = setting(None, "powerlaw: factor at the end of the warm-up; default 1.")
@@ -311,7 +342,9 @@ class OptimSettings(ScheduleSettings):
     )
     beta1: Annotated[float, Ge(0), Lt(1)] | None = setting(None, "First of the optimizer's betas.")
     beta2: Annotated[float, Ge(0), Lt(1)] | None = setting(None, "Second of the optimizer's betas.")
-    phase_lr_factor: Positive = setting(1.0, "resonance: factor on the learning rate of the oscillators' phases.")
+    phase_lr_factor: Positive = setting(
+        1.0, "resonance: factor on the learning rate of the oscillators' phases."
+    )
     weight_decay: Auto[NonNegative] = setting(
         None,
         "Default omega / wd_ts (independent of the learning rate) or omega / (lr iterations) (coupled: adamw).",
@@ -362,7 +395,9 @@ class OptimSettings(ScheduleSettings):
     global_batch: Auto[Count] = setting(
         None, "Sequences in a step, over all ranks and micro-batches; default batch-size x ranks x acc-steps."
     )
-    iterations: Auto[Count] = setting(None, "Length of the run [steps]; default by --tokens-per-param.", main=True)
+    iterations: Auto[Count] = setting(
+        None, "Length of the run [steps]; default by --tokens-per-param.", main=True
+    )
     epochs: Positive | None = setting(
         None, "Length of the run in passes over the data, instead of --iterations.", kind="input", main=True
     )
@@ -375,7 +410,9 @@ class OptimSettings(ScheduleSettings):
     warmup_steps: Auto[Natural] = setting(
         None, "Warm-up [steps]; default iterations / 50; in short runs iterations / 10, up to 4."
     )
-    seed: Annotated[int, Ge(0), Lt(2**64)] = setting(0, "Seed for initialization, dropout and sampling.", main=True)
+    seed: Annotated[int, Ge(0), Lt(2**64)] = setting(
+        0, "Seed for initialization, dropout and sampling.", main=True
+    )
 
     def batch_sizes(self, ranks: int) -> tuple[int, int, int]:
         """(micro-batch, micro-batches per step, global batch), where global = micro x ranks x accumulation."""
@@ -403,12 +440,16 @@ class OptimSettings(ScheduleSettings):
         if self.epochs is None:
             return self.iterations
         if n_tokens is None:
-            raise UserError(f"--epochs {self.epochs:g}: the number of tokens is not known before the data are prepared")
+            raise UserError(
+                f"--epochs {self.epochs:g}: the number of tokens is not known before the data are prepared"
+            )
         steps = int(self.epochs * (n_tokens // seq_len) / global_batch)
         if steps < 1:
             raise UserError(f"--epochs {self.epochs:g}: {n_tokens:,} tokens are less than one step")
         if self.iterations not in (None, steps):
-            raise UserError(f"--epochs {self.epochs:g} is {steps} steps, not --iterations {self.iterations}; give one")
+            raise UserError(
+                f"--epochs {self.epochs:g} is {steps} steps, not --iterations {self.iterations}; give one"
+            )
         return steps
 
 
@@ -422,7 +463,9 @@ class RunSettings(OptimSettings):
 
     title: ClassVar[str] = "run"
 
-    device: str | None = setting(None, "cpu, cuda, cuda:N or mps; default cuda where there is one.", kind="execution")
+    device: str | None = setting(
+        None, "cpu, cuda, cuda:N or mps; default cuda where there is one.", kind="execution"
+    )
     dtype: Auto[Dtype] = setting(
         None,
         "Number format of matrix products (parameters are float32); default bfloat16 on GPUs, float32 on CPU; "
@@ -430,7 +473,9 @@ class RunSettings(OptimSettings):
         aliases=("no-amp=float32",),
     )
     compile: Auto[bool] = setting(
-        None, "torch.compile of each block; default on for GPUs (resonance: off), off on CPU.", kind="execution"
+        None,
+        "torch.compile of each block; default on for GPUs (resonance: off), off on CPU.",
+        kind="execution",
     )
     activation_checkpointing: str = setting(
         "none", "Trade time for memory: none, full, every-n:K or selective.", kind="execution"
@@ -441,7 +486,9 @@ class RunSettings(OptimSettings):
         kind="execution",
     )
     gc_interval: Natural = setting(
-        1000, "Steps between Python garbage collections (never in between); 0: leave it to Python.", kind="execution"
+        1000,
+        "Steps between Python garbage collections (never in between); 0: leave it to Python.",
+        kind="execution",
     )
     on_nonfinite: Literal["stop", "skip"] = setting(
         "stop",
@@ -480,9 +527,13 @@ class RunSettings(OptimSettings):
     )
     diloco_steps: Count = setting(500, "diloco: steps of each worker between two outer steps.")
     diloco_lr: Positive = setting(0.7, "diloco: learning rate of the outer step.")
-    diloco_momentum: Annotated[float, Ge(0), Lt(1)] = setting(0.9, "diloco: Nesterov momentum of the outer step.")
+    diloco_momentum: Annotated[float, Ge(0), Lt(1)] = setting(
+        0.9, "diloco: Nesterov momentum of the outer step."
+    )
     diloco_patience: Positive = setting(
-        600.0, "diloco: how long workers wait for a missing one before they continue without it [s].", kind="execution"
+        600.0,
+        "diloco: how long workers wait for a missing one before they continue without it [s].",
+        kind="execution",
     )
 
     run_dir: Auto[Path] = setting(
@@ -513,7 +564,9 @@ class RunSettings(OptimSettings):
         kind="job",
         main=True,
     )
-    iterations_to_run: Count | None = setting(None, "Stop cleanly after this number of steps of this job.", kind="job")
+    iterations_to_run: Count | None = setting(
+        None, "Stop cleanly after this number of steps of this job.", kind="job"
+    )
     json: bool = setting(False, "Print the summary as one JSON object on standard output.", kind="job")
 
     ckpt_interval: Natural = setting(
@@ -544,7 +597,9 @@ class RunSettings(OptimSettings):
         kind="execution",
     )
     async_checkpoint: bool = setting(
-        True, "Write checkpoints while training continues, from a copy in host memory; default yes.", kind="execution"
+        True,
+        "Write checkpoints while training continues, from a copy in host memory; default yes.",
+        kind="execution",
     )
 
     eval_interval: Auto[Natural] = setting(
@@ -579,7 +634,9 @@ class RunSettings(OptimSettings):
         main=True,
     )
     wandb: bool = setting(
-        False, "Mirror the metrics to Weights & Biases; a resumed run continues under its id.", kind="execution"
+        False,
+        "Mirror the metrics to Weights & Biases; a resumed run continues under its id.",
+        kind="execution",
     )
     wandb_project: str | None = setting(None, "Default $WANDB_PROJECT.", kind="execution")
     wandb_entity: str | None = setting(None, "Default $WANDB_ENTITY.", kind="execution")
@@ -615,7 +672,9 @@ class RunSettings(OptimSettings):
             if (value := getattr(self, name)) != getattr(RunSettings, name) and backend != "diloco":
                 raise UserError(f"{flag(name)} {value}: only with --distributed-backend diloco")
         if self.expert_parallel and backend not in (None, "ddp", "fsdp"):
-            raise UserError(f"--expert-parallel needs --distributed-backend fsdp or ddp, not {backend}; leave one out")
+            raise UserError(
+                f"--expert-parallel needs --distributed-backend fsdp or ddp, not {backend}; leave one out"
+            )
         for name in ("tp_size", "replicas"):
             if getattr(self, name) > 1 and (backend != "fsdp" or self.expert_parallel):
                 raise UserError(
@@ -623,7 +682,9 @@ class RunSettings(OptimSettings):
                     "--expert-parallel"
                 )
         if backend == "single" and (self.nproc or 1) > 1:
-            raise UserError(f"--nproc {self.nproc}: --distributed-backend single is one process; use ddp, zero or fsdp")
+            raise UserError(
+                f"--nproc {self.nproc}: --distributed-backend single is one process; use ddp, zero or fsdp"
+            )
         checkpointing_rule(self.activation_checkpointing)
         self.kept_steps()
         settings = {name.replace("-", "_"): value for name, value in self.optimizer_settings.items()}
@@ -631,7 +692,9 @@ class RunSettings(OptimSettings):
 
     def usual_backend(self, ranks: int) -> str:
         """The backend that `ranks` processes use: the chosen one, or its default."""
-        return self.distributed_backend or ("single" if ranks == 1 else "fsdp" if self.expert_parallel else "ddp")
+        return self.distributed_backend or (
+            "single" if ranks == 1 else "fsdp" if self.expert_parallel else "ddp"
+        )
 
     def kept_steps(self) -> dict[int, str | None]:
         """`keep_steps` as step -> name."""
@@ -639,7 +702,9 @@ class RunSettings(OptimSettings):
         for word in filter(None, ",".join(self.keep_steps).split(",")):
             match = _KEPT_STEP.fullmatch(word)
             if match is None or (match[2] and match[2] in names.values()):
-                raise UserError(f"--keep-steps {word}: STEP or STEP=NAME is expected, as in 5000, each name once")
+                raise UserError(
+                    f"--keep-steps {word}: STEP or STEP=NAME is expected, as in 5000, each name once"
+                )
             names[int(match[1])] = match[2]
         return names
 
@@ -743,9 +808,13 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
     def settings_of_optimizer(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """The hyper-parameters for `build_optimizer`: the record's, as far as the optimizer has them (`known`: its
         settings by name), and those that were given. UserError: it does not have one that was given."""
-        settings = {name: getattr(self, name) for name in ("kappa", "delta", "weight_decay", "wd_ts") if name in known}
+        settings = {
+            name: getattr(self, name) for name in ("kappa", "delta", "weight_decay", "wd_ts") if name in known
+        }
         if self.decay_bound and facts_of(self.opt).decay == "independent" and settings.get("wd_ts"):
-            settings["omega"] = settings.pop("weight_decay") * settings["wd_ts"]  # a decay by omega is bounded
+            settings["omega"] = (
+                settings.pop("weight_decay") * settings["wd_ts"]
+            )  # a decay by omega is bounded
         if "beta3_warmup" in known:
             settings |= slow_momentum(self.iterations, self.delta, self.kappa)
         given = {name: getattr(self, name) for name in ("clipsnr", "gamma3", "beta1", "beta2")}
@@ -759,7 +828,9 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
             settings["betas"] = (*both, *usual[2:])
         given |= self.optimizer_settings
         for name in given:
-            if name in RESERVED or (name in _RUN_FIELDS and name not in ("clipsnr", "gamma3", "beta1", "beta2")):
+            if name in RESERVED or (
+                name in _RUN_FIELDS and name not in ("clipsnr", "gamma3", "beta1", "beta2")
+            ):
                 raise UserError(f"--set {name}: {RESERVED.get(name, f'give it as {flag(name)}')}")
             if name not in known:
                 raise UserError(f"{flag(name)}: {self.opt} has no {name}; it has {', '.join(known)}")

@@ -85,7 +85,10 @@ def _received_signals() -> Iterator[list[int]]:
     received: list[int] = []
     old = {}
     if threading.current_thread() is threading.main_thread():
-        old = {number: signal.signal(number, lambda number, _: received.append(number)) for number in STOP_SIGNALS}
+        old = {
+            number: signal.signal(number, lambda number, _: received.append(number))
+            for number in STOP_SIGNALS
+        }
     try:
         yield received
     finally:
@@ -105,7 +108,11 @@ def _pass_on(received: list[int], agents: list[Future[int]]) -> None:
 
 
 def _agent(
-    given: tuple[Train, TrainConfig], folder: Path, processes: int, worker: int | None = None, workers: int = 1
+    given: tuple[Train, TrainConfig],
+    folder: Path,
+    processes: int,
+    worker: int | None = None,
+    workers: int = 1,
 ) -> int:
     """Run torch's agent with all ranks, or with one DiLoCo worker; returns the exit code of its processes."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
@@ -134,7 +141,9 @@ def _agent(
             return max(elastic_launch(launched, _rank)(*given, worker, workers).values())
         except ChildFailedError as error:
             failures: dict[int, Any] = error.failures
-    rank, failure = min(failures.items(), key=lambda item: (not _said(item[1]).startswith("UserError"), item[0]))
+    rank, failure = min(
+        failures.items(), key=lambda item: (not _said(item[1]).startswith("UserError"), item[0])
+    )
     raise _explained(rank if worker is None else worker, failure)
 
 

@@ -41,7 +41,9 @@ class RankLayout:
         """Ranks along each dimension of the mesh of `size` ranks, which they must divide; empty for one process."""
         if self.backend == "single":
             if size != 1:
-                raise UserError(f"--distributed-backend single is one process, but {size} were started; give ddp")
+                raise UserError(
+                    f"--distributed-backend single is one process, but {size} were started; give ddp"
+                )
             return {}
         if self.backend == "diloco":
             return {"workers": size}
@@ -51,7 +53,9 @@ class RankLayout:
         if size % inner:
             sizes = (("tp-size", self.tp_size), ("replicas", self.replicas))
             words = " x ".join(f"--{name} {value}" for name, value in sizes if value > 1)
-            raise UserError(f"{words}: {size} ranks cannot be divided by {inner}; start a multiple of {inner}")
+            raise UserError(
+                f"{words}: {size} ranks cannot be divided by {inner}; start a multiple of {inner}"
+            )
         dims = {"replicate": self.replicas} if self.replicas > 1 else {}
         dims["shard"] = size // inner
         return dims | ({"tp": self.tp_size} if self.tp_size > 1 else {})
@@ -83,9 +87,13 @@ def layout_of(config: TrainConfig, environment: Mapping[str, str]) -> RankLayout
     if place is not None:
         size = place.size
         if config.nproc not in (None, size):
-            raise UserError(f"--nproc {config.nproc}: {place.launcher} started {size} ranks already; leave --nproc out")
+            raise UserError(
+                f"--nproc {config.nproc}: {place.launcher} started {size} ranks already; leave --nproc out"
+            )
     if size > 1 and ":" in (config.device or ""):
-        raise UserError(f"--device {config.device}: {size} ranks would share it; give --device cuda, one for each rank")
+        raise UserError(
+            f"--device {config.device}: {size} ranks would share it; give --device cuda, one for each rank"
+        )
     backend = config.usual_backend(size)
     if config.expert_parallel and size == 1:
         raise UserError("--expert-parallel: there is only one rank; give --nproc, or leave it out")
@@ -97,7 +105,9 @@ def check_parallel(resolved: TrainConfig, layout: RankLayout, ranks: int) -> Non
     if layout.backend == "diloco":
         if resolved.opt.startswith(("sf-", "snoo")):
             why = "keeps weights of its own, which DiLoCo's outer step would not update"
-            raise UserError(f"--opt {resolved.opt}: {why}; take another one, or another --distributed-backend")
+            raise UserError(
+                f"--opt {resolved.opt}: {why}; take another one, or another --distributed-backend"
+            )
         if resolved.ema is not None:
             raise UserError("--ema: DiLoCo's outer weights are an average already; leave it out")
         return
@@ -152,7 +162,11 @@ def find_place(environment: Mapping[str, str]) -> Place | None:
             return None
         has_job = "SLURM_JOB_ID" in environment or "SLURM_JOBID" in environment
         job = _number(environment, "SLURM_JOB_ID", "SLURM_JOBID") if has_job else 0
-        step = int(environment.get("SLURM_STEP_ID", "0")) if environment.get("SLURM_STEP_ID", "0").isdigit() else 0
+        step = (
+            int(environment.get("SLURM_STEP_ID", "0"))
+            if environment.get("SLURM_STEP_ID", "0").isdigit()
+            else 0
+        )
         return Place(
             rank=_number(environment, "SLURM_PROCID"),
             size=size,
@@ -171,7 +185,9 @@ def first_host(nodes: str) -> str:
     """The first host of SLURM's compressed list: "gpu[03-05,9],login" -> "gpu03"."""
     match = re.match(r"([^\[,\s]+)(?:\[(\d+)[^\]]*\]([^\[,\s]*))?(?=,|$)", nodes.strip())
     if match is None:
-        raise UserError(f"SLURM_STEP_NODELIST={nodes!r}: not a list of hosts; set MASTER_ADDR to the first host's name")
+        raise UserError(
+            f"SLURM_STEP_NODELIST={nodes!r}: not a list of hosts; set MASTER_ADDR to the first host's name"
+        )
     head, number, tail = match.groups()
     return head + (number or "") + (tail or "")
 
@@ -180,6 +196,8 @@ def _number(environment: Mapping[str, str], *names: str) -> int:
     for name in names:
         if name in environment:
             if not environment[name].isdigit():
-                raise UserError(f"{name}={environment[name]!r} in the environment: not a number; was it set by hand?")
+                raise UserError(
+                    f"{name}={environment[name]!r} in the environment: not a number; was it set by hand?"
+                )
             return int(environment[name])
     raise UserError(f"{names[0]} is missing from the environment; start all ranks with the same launcher")

@@ -47,7 +47,9 @@ class ParallelStrategy:
         self.parameters: list[Tensor] = []
 
     @classmethod
-    def build(cls, spec: TrainConfig, folder: RunFolder, world: World, stop: StopRequest) -> "ParallelStrategy":
+    def build(
+        cls, spec: TrainConfig, folder: RunFolder, world: World, stop: StopRequest
+    ) -> "ParallelStrategy":
         """The strategy of this rank of a run."""
         return cls(world)
 
@@ -56,7 +58,9 @@ class ParallelStrategy:
         """The run as this process carries it out."""
         return spec
 
-    def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
+    def build_model(
+        self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device
+    ) -> Decoder:
         """The model on this rank; its initial weights do not depend on the number of ranks."""
         return build_model(config, init=init, seed=seed, device=device)
 
@@ -179,7 +183,9 @@ BUCKET_MIB = 32.0
 class DDPStrategy(ParallelStrategy):
     """Replicas; with expert parallelism each rank holds some of the experts, and everything else."""
 
-    def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
+    def build_model(
+        self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device
+    ) -> Decoder:
         if not self.world.layout.expert_parallel:
             return super().build_model(config, init=init, seed=seed, device=device)
         from danalab.models.parallel import apply_expert_parallel
@@ -305,7 +311,9 @@ class FSDPStrategy(ParallelStrategy):
         self.loss_factor = float(world.dp_size)  # FSDP averages
         self._experts: list[nn.Module] = []  # modules whose experts are distributed over ranks, without FSDP
 
-    def build_model(self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device) -> Decoder:
+    def build_model(
+        self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device
+    ) -> Decoder:
         from danalab.models.parallel import apply_tensor_parallel
 
         self._init = (init, seed, device)

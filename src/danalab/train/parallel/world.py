@@ -192,7 +192,9 @@ def _worker(layout: RankLayout, device_type: str) -> World:
     place = find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")
     if device_type == "cuda" and place.launcher != "alone":
         take_own_gpu(place)
-    return World(local_rank=place.local_rank, dp_rank=place.rank, dp_size=place.size, worker=place.rank, layout=layout)
+    return World(
+        local_rank=place.local_rank, dp_rank=place.rank, dp_size=place.size, worker=place.rank, layout=layout
+    )
 
 
 def take_own_gpu(place: Place) -> "torch.device":
@@ -209,7 +211,9 @@ def own_gpu(local_rank: int, gpus: int, launcher: str) -> int:
     if launcher == "srun" and gpus == 1:
         return 0  # SLURM shows each task only its own GPU
     if local_rank >= gpus:
-        raise UserError(f"rank {local_rank} of this machine has no GPU: start {gpus} ranks, or give --device cpu")
+        raise UserError(
+            f"rank {local_rank} of this machine has no GPU: start {gpus} ranks, or give --device cpu"
+        )
     return local_rank
 
 
@@ -244,7 +248,9 @@ def _arrange(layout: RankLayout, device_type: str, *, owns: bool) -> World:
     shape = layout.shape(size)
     if owns:
         _store().set(f"danalab/process/{dist.get_rank()}", f"{socket.gethostname()} {os.getpid()}")
-    mesh = init_device_mesh(device_type, tuple(shape.values()), mesh_dim_names=tuple(shape)) if shape else None
+    mesh = (
+        init_device_mesh(device_type, tuple(shape.values()), mesh_dim_names=tuple(shape)) if shape else None
+    )
     at = dict(zip(shape, mesh.get_coordinate() or (), strict=True)) if mesh is not None else {}
     return World(
         rank=dist.get_rank(),
@@ -302,7 +308,14 @@ def _is_loss(error: BaseException | None) -> bool:
     return False
 
 
-_SIGNS = ("gloo", "Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Broken pipe", "NCCL")
+_SIGNS = (
+    "gloo",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Timed out waiting",
+    "Broken pipe",
+    "NCCL",
+)
 
 
 def _lost(world: World, error: Exception) -> LostRankError:

@@ -143,7 +143,9 @@ def write_weights(model: "Decoder", folder: Path, step: int = 0) -> None:
 
     values, paths = tensors.flatten(tensors.state_of(model))
     meta = {"step": step, "imported": True, "model": model.config.as_dict()}
-    RunFolder(folder).store.write(step, meta, lambda step_folder: tensors.write(values, step_folder, paths=paths))
+    RunFolder(folder).store.write(
+        step, meta, lambda step_folder: tensors.write(values, step_folder, paths=paths)
+    )
 
 
 def read_model(source: str | Path) -> "Decoder":
@@ -158,7 +160,9 @@ def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
     if not isinstance(described, dict):
         raise UserError(f"{source / 'config.json'}: malformed: an object is expected")
     if "model_type" not in described and "model" in described:
-        raise UserError(f"{source}: a run folder, not a model in Hugging Face format; danalab export writes one")
+        raise UserError(
+            f"{source}: a run folder, not a model in Hugging Face format; danalab export writes one"
+        )
     config, weights = from_huggingface(described, _read_tensors(source))
     model = materialise(build_model(config, device="meta"), "cpu")
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
@@ -188,7 +192,9 @@ def _weight_files(source: Path) -> list[Path]:
         content = read_json(index)
         named = content.get("weight_map") if isinstance(content, dict) else None
         if not isinstance(named, dict) or not all(Path(str(name)).name == name for name in named.values()):
-            raise UserError(f"{index}: malformed: a 'weight_map' of names of files in this folder is expected")
+            raise UserError(
+                f"{index}: malformed: a 'weight_map' of names of files in this folder is expected"
+            )
         return [source / name for name in sorted(set(named.values()))]
     files = [source / WEIGHTS] if (source / WEIGHTS).is_file() else sorted(source.glob("*.safetensors"))
     if not files:
@@ -213,8 +219,9 @@ def model_card(run: Run, step: int, class_name: str) -> str:
     """Markdown with front matter for the Hugging Face hub; `class_name` is that in `transformers`."""
     name = json.dumps(run.path.resolve().name)  # quoted: any name is a valid YAML string then
     kind = (
-        f"Trained with danalab on conversations: ask by `tokenizer.apply_chat_template`. It is not made safe.\n\n{TOOL}"
+        "Trained with danalab on conversations: ask by `tokenizer.apply_chat_template`. It is not made safe."
     )
+    kind += f"\n\n{TOOL}"
     if run.config.get("stage", "pretraining") == "pretraining":
         kind = "A base model, trained with danalab: it continues text and does not follow instructions."
     trust = ", trust_remote_code=True" if class_name.startswith("Danalab") else ""
@@ -273,7 +280,9 @@ def _facts(run: Run, step: int) -> dict[str, Any]:
             if summary.get(key) is not None:
                 facts[key.replace("val/", "validation ")] = f"{summary[key]:.4f} {unit}"
     versions = run.config.get("versions", {})
-    return facts | {"made with": ", ".join(f"{key} {value}" for key, value in versions.items() if value is not None)}
+    return facts | {
+        "made with": ", ".join(f"{key} {value}" for key, value in versions.items() if value is not None)
+    }
 
 
 def _count(value: Any) -> str | None:
@@ -281,7 +290,11 @@ def _count(value: Any) -> str | None:
 
 
 def open_generator(
-    folder: str | Path, step: int | None = None, tokenizer: str | None = None, device: str = "cpu", **engine: Any
+    folder: str | Path,
+    step: int | None = None,
+    tokenizer: str | None = None,
+    device: str = "cpu",
+    **engine: Any,
 ) -> TextGenerator:
     """The model of a run folder at `step`, default its newest checkpoint that verifies; UserError: no such thing."""
     from danalab.data.tokenizers import load_tokenizer

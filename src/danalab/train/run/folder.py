@@ -103,8 +103,12 @@ class RunFolder:
         for folder, folders, files in os.walk(self.path, onerror=_raise):
             for name in sorted([*folders, *files]):
                 entry = Path(folder, name)
-                if entry.is_symlink() and (folder == str(self.path) or not entry.resolve().is_relative_to(inside)):
-                    raise UserError(f"{entry}: a symbolic link; move the files there, or make the whole folder a link")
+                if entry.is_symlink() and (
+                    folder == str(self.path) or not entry.resolve().is_relative_to(inside)
+                ):
+                    raise UserError(
+                        f"{entry}: a symbolic link; move the files there, or make the whole folder a link"
+                    )
             if folder == str(self.path) and "wandb" in folders:
                 folders.remove("wandb")
 
@@ -132,7 +136,9 @@ def _raise(error: OSError) -> None:
 
 def _take(descriptor: int, path: Path) -> None:
     if fcntl is None:
-        log.warning("%s: this system has no file locks; make sure that one process at a time uses the folder", path)
+        log.warning(
+            "%s: this system has no file locks; make sure that one process at a time uses the folder", path
+        )
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,7 +148,11 @@ def _take(descriptor: int, path: Path) -> None:
             raise UserError(
                 f"{path}: in use by another process ({holder}); wait for it, stop it, or take another --run-dir"
             ) from error
-        log.warning("%s: no locks on this file system (%s); use the folder from one process only", path, error.strerror)
+        log.warning(
+            "%s: no locks on this file system (%s); use the folder from one process only",
+            path,
+            error.strerror,
+        )
         return
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
@@ -206,7 +216,9 @@ def _save(tokenizer: "Tokenizer", folder: Path, template: ChatTemplate | None) -
         kept = {name: (folder / name).read_bytes() for name in expected if (folder / name).is_file()}
         for name in kept:
             if kept[name] != expected[name]:
-                log.warning("%s: damaged or not the tokenizer of the data; it is written again", folder / name)
+                log.warning(
+                    "%s: damaged or not the tokenizer of the data; it is written again", folder / name
+                )
         if kept != expected:
             tokenizer.save(folder)
             if template is not None:

@@ -43,7 +43,9 @@ class MetricsFile:
                 self._empty()
             except OSError as error:
                 if not self._is_refused:
-                    log.warning("%s cannot be written: %s; rows are kept and tried again", self.path, error.strerror)
+                    log.warning(
+                        "%s cannot be written: %s; rows are kept and tried again", self.path, error.strerror
+                    )
                 self._is_refused = True
 
     def sync(self) -> None:
@@ -153,7 +155,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "train/hoyer": ("", "Hoyer regulariser of the resonance model."),
     "train/entropy": ("nats", "rl: entropy of the policy on the drawn tokens."),
     "train/clip_share": ("share", "rl: drawn tokens whose ratio is clipped."),
-    "train/mismatch": ("nats", "rl: difference of log-probability between the sampler and the trained model."),
+    "train/mismatch": (
+        "nats",
+        "rl: difference of log-probability between the sampler and the trained model.",
+    ),
     "train/kl": ("nats", "rl: divergence from the model at the start."),
     "val/loss": ("nats/token", "Mean cross-entropy on the fixed validation batches."),
     "val/bpb": ("bits/byte", "The same per byte of text; needs the tokenizer."),
@@ -181,7 +186,10 @@ METRICS: dict[str, tuple[str, str]] = {
         "",
         "Experts: losses of the router without their weights; `max_load` and `min_load` as multiples of an even share.",
     ),
-    "diloco/<name>": ("", "After a round of DiLoCo: loss, outer gradient, divergence of workers, bytes, times."),
+    "diloco/<name>": (
+        "",
+        "After a round of DiLoCo: loss, outer gradient, divergence of workers, bytes, times.",
+    ),
     "rl/<name>": ("", "Rewards, lengths and tool calls of the step's answers."),
 }
 

@@ -60,7 +60,9 @@ class Run:
         from danalab.data.tokenizers import load_tokenizer
 
         if not self.folder.tokenizer_folder.is_dir():
-            raise UserError(f"{self.path}: the run has no tokenizer; give its own: --tokenizer gpt2, or a path")
+            raise UserError(
+                f"{self.path}: the run has no tokenizer; give its own: --tokenizer gpt2, or a path"
+            )
         return load_tokenizer(self.folder.tokenizer_folder)
 
     def load_model(

@@ -18,7 +18,14 @@ from danalab.errors import UserError
 from danalab.files import read_json, write_atomically
 from danalab.tables import source_digest
 from danalab.train.checkpoint import tensors
-from danalab.train.checkpoint.store import COMMIT, META, CheckpointStore, DamagedCheckpointError, read_meta, verify
+from danalab.train.checkpoint.store import (
+    COMMIT,
+    META,
+    CheckpointStore,
+    DamagedCheckpointError,
+    read_meta,
+    verify,
+)
 from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import MODEL_FIELDS, TrainConfig
 from danalab.train.parallel.world import World
@@ -132,7 +139,9 @@ def choose_resume_point(
     if theirs.get("arch") != ours["arch"]:
         return spec, point  # loading the weights will fail with a message
     without_flag = ours.keys() - MODEL_FIELDS - {"seq_len"}
-    taken = {name: theirs[name] for name in sorted(without_flag) if name in theirs and theirs[name] != ours[name]}
+    taken = {
+        name: theirs[name] for name in sorted(without_flag) if name in theirs and theirs[name] != ours[name]
+    }
     if taken:
         log.info("%s: as in %s", ", ".join(f"{name} {value}" for name, value in taken.items()), place)
         spec = replace(spec, model_extras=spec.model_extras | taken)
@@ -178,7 +187,9 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
                 f"--resume-from {named}: is a run of {theirs}, not of {spec.opt}; give --init-from for its weights"
             )
         origin = RunFolder(named.resolve().parent.parent)
-        history = origin.metrics_file if origin.config_file.is_file() and origin.metrics_file.is_file() else None
+        history = (
+            origin.metrics_file if origin.config_file.is_file() and origin.metrics_file.is_file() else None
+        )
         log.info("starts from %s of another run", named)
         return spec, ResumePoint([named], step=_step_of(named), history=history)
     return spec, None if config.init_from is None else _initial(config.init_from, config.init_optimizer)
@@ -194,7 +205,10 @@ def _has_begun_from(wanted: Path, folder: RunFolder) -> bool:
         return False
     if wanted.parent.resolve() != folder.store.folder.resolve():
         return True
-    if not folder.config_file.is_file() or (folder.read_summary(tolerant=True) or {}).get("status") == "finished":
+    if (
+        not folder.config_file.is_file()
+        or (folder.read_summary(tolerant=True) or {}).get("status") == "finished"
+    ):
         return False
     before = folder.read_config()["config"].get("resume_from")
     return before is not None and _step_folder(Path(before)) == wanted
@@ -234,7 +248,9 @@ def _initial(path: Path, with_optimizer: bool) -> ResumePoint:
     described = read_json(path / "config.json") if (path / "config.json").is_file() else {}
     if isinstance(described, dict) and "model_type" in described and "config" not in described:
         if with_optimizer:
-            raise UserError(f"--init-optimizer: {path} is a model in Hugging Face format, without an optimizer's state")
+            raise UserError(
+                f"--init-optimizer: {path} is a model in Hugging Face format, without an optimizer's state"
+            )
         return ResumePoint(weights_only=True, export=path)
     named = _named(_step_folder(path), "--init-from")
     verify(named)
@@ -309,10 +325,14 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
     saved, stage = folder.read_config(), stage_kind(spec).name
     if "dataset" not in saved or "merged_from" in saved:
         kind = "a merged" if "merged_from" in saved else "an imported"
-        raise UserError(f"{folder.path} is {kind} model; take another --run-dir, and --init-from {folder.path}")
+        raise UserError(
+            f"{folder.path} is {kind} model; take another --run-dir, and --init-from {folder.path}"
+        )
     if saved.get("stage", "pretraining") != stage:
         there = saved.get("stage", "pretraining")
-        raise UserError(f"{folder.path} is the folder of a run of {there}, not of {stage}; take another --run-dir")
+        raise UserError(
+            f"{folder.path} is the folder of a run of {there}, not of {stage}; take another --run-dir"
+        )
     spec = _as_it_began(saved["config"], spec)
     ours, theirs = spec.as_dict(), saved["config"]
     differing = [
@@ -322,7 +342,9 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
     ]
     # What was given explains what follows from it.
     shown = [name for name in differing if not spec.automatic(name)] or differing
-    reasons = [f"{flag(name)}: {_show(theirs.get(name))} there, {_show(ours[name])} here" for name in sorted(shown)]
+    reasons = [
+        f"{flag(name)}: {_show(theirs.get(name))} there, {_show(ours[name])} here" for name in sorted(shown)
+    ]
     if saved["dataset"]["fingerprint"] != dataset.fingerprint:
         reasons.append(f"data: {saved['dataset']['path']} there, {dataset.path} here (contents differ)")
     known = {Path(code).name: digest for code, digest in saved.get("code", {}).items()}
@@ -353,7 +375,9 @@ def _as_it_began(saved: dict[str, Any], spec: TrainConfig) -> TrainConfig:
     """The run with the number format and the sets of validation windows that it began with, where they are automatic:
     they follow from the device and the ranks."""
     names = ("dtype", "eval_batches", "final_eval_batches")
-    taken = {name: saved[name] for name in names if spec.automatic(name) and saved[name] != getattr(spec, name)}
+    taken = {
+        name: saved[name] for name in names if spec.automatic(name) and saved[name] != getattr(spec, name)
+    }
     for name, value in taken.items():
         log.info("%s %s, as the run began", flag(name), value)
     return replace(spec, **taken)

@@ -92,7 +92,11 @@ RunRecord = _lax_schema(
         "PlanRecord", non_emb_params=Required[NonNegativeInt], total_params=NonNegativeInt, steps=PositiveInt
     ),
     dataset=_lax_schema(
-        "DatasetRecord", path=Required[str], fingerprint=Required[str], tokens=NonNegativeInt, tokenizer=str | None
+        "DatasetRecord",
+        path=Required[str],
+        fingerprint=Required[str],
+        tokens=NonNegativeInt,
+        tokenizer=str | None,
     ),
     steps=PositiveInt,
     tokens_per_step=PositiveInt,
@@ -101,7 +105,9 @@ RunRecord = _lax_schema(
 )
 """config.json: the settings as they were given and resolved; a model that was imported has neither plan nor dataset."""
 
-BEFORE = "{where} was written before the settings of a run became one record; danalab at commit 39ef0f9c reads it"
+BEFORE = (
+    "{where} was written before the settings of a run became one record; danalab at commit 39ef0f9c reads it"
+)
 
 
 def check_record(content: Any, where: str) -> dict[str, Any]:
@@ -111,5 +117,9 @@ def check_record(content: Any, where: str) -> dict[str, Any]:
     record = dict(validated_content(RunRecord, content, where))
     known = {field.name for field in fields(TrainConfig)}
     settings = {name: value for name, value in record["config"].items() if name in known}
-    record["config"] = {**TrainConfig().as_dict(), **record["config"], **plain(validated(TrainConfig, settings, where))}
+    record["config"] = {
+        **TrainConfig().as_dict(),
+        **record["config"],
+        **plain(validated(TrainConfig, settings, where)),
+    }
     return record

@@ -80,7 +80,11 @@ class FiniteGuard:
         """Refuse weights that are not finite, before they are saved; NonFiniteError names them. Collective."""
         names, values = list(self.parameters), [local(p.detach()) for p in self.parameters.values()]
         largest = torch._foreach_norm([v if v.numel() else v.new_zeros(1) for v in values], float("inf"))
-        bad = [name for name, ok in zip(names, torch.isfinite(torch.stack(largest)).tolist(), strict=True) if not ok]
+        bad = [
+            name
+            for name, ok in zip(names, torch.isfinite(torch.stack(largest)).tolist(), strict=True)
+            if not ok
+        ]
         if not self.world.agree(int(bool(bad))):
             return
         self._write({"step": step, "parameters": bad})
@@ -100,9 +104,17 @@ class FiniteGuard:
         what = f"step {seen.step}: loss {loss}, gradient norm {norm}"
         if result.scale is not None and float(result.scale) > 1 and math.isfinite(loss):
             if self.world.is_main:  # float16 looks for its scale
-                log.info("%s: beyond float16 at loss scale %g; step not made, scale halved", what, float(result.scale))
+                log.info(
+                    "%s: beyond float16 at loss scale %g; step not made, scale halved",
+                    what,
+                    float(result.scale),
+                )
             return False
-        bad = [name for name, ok in zip(self.parameters, torch.isfinite(result.norms).tolist(), strict=True) if not ok]
+        bad = [
+            name
+            for name, ok in zip(self.parameters, torch.isfinite(result.norms).tolist(), strict=True)
+            if not ok
+        ]
         report = {"step": seen.step, "loss": str(loss), "grad_norm": str(norm), "parameters": bad}
         if self.mode == "stop":
             self._write({**report, **self.describe(seen.step)})
@@ -112,9 +124,13 @@ class FiniteGuard:
         self.in_a_row += 1
         if self.in_a_row >= MAX_SKIPS_IN_A_ROW:
             self._write({**report, **self.describe(seen.step)})
-            raise NonFiniteError(f"{what}: not finite for the {self.in_a_row}th step in a row; report: {self.report}")
+            raise NonFiniteError(
+                f"{what}: not finite for the {self.in_a_row}th step in a row; report: {self.report}"
+            )
         if self.world.is_main:
-            log.warning("%s: not finite; step skipped (%d in all, %d in a row)", what, self.skipped, self.in_a_row)
+            log.warning(
+                "%s: not finite; step skipped (%d in all, %d in a row)", what, self.skipped, self.in_a_row
+            )
         return False
 
     def _write(self, report: dict[str, Any]) -> None:

@@ -165,7 +165,9 @@ class LossScale:
         self._good = (self._good + 1).where(finite, 0)
         grows = self._good >= INTERVAL
         self._good = self._good.where(~grows, 0)
-        self.value = torch.where(finite, self.value.where(~grows, self.value * 2), self.value / 2).clamp(min=1.0)
+        self.value = torch.where(finite, self.value.where(~grows, self.value * 2), self.value / 2).clamp(
+            min=1.0
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"value": float(self.value), "good": int(self._good)}

@@ -27,7 +27,9 @@ class OptimizerDriver:
         """`name`: in `danalab.optim.OPTIMIZERS`, or an address."""
         self.optimizer: Any = optimizer
         self.name = name
-        self.switches = callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None))
+        self.switches = callable(getattr(optimizer, "train", None)) and callable(
+            getattr(optimizer, "eval", None)
+        )
         """Whether it evaluates at other weights than it trains."""
         self._wants_curvature = hasattr(optimizer, "update_hessian")
         for group in optimizer.param_groups:
@@ -37,7 +39,10 @@ class OptimizerDriver:
 
     @classmethod
     def build(
-        cls, resolved: TrainConfig, model: nn.Module, make: Callable[..., torch.optim.Optimizer] = build_optimizer
+        cls,
+        resolved: TrainConfig,
+        model: nn.Module,
+        make: Callable[..., torch.optim.Optimizer] = build_optimizer,
     ) -> "OptimizerDriver":
         """The run's optimizer for `model` on its device, by a strategy's own `make`; UserError: it cannot run here."""
         name = resolved.opt
@@ -138,7 +143,9 @@ class CurvatureEstimator:
         with self._gradients.strategy.evaluating():
             for start in range(0, inputs.shape[0], sequences):
                 with self._gradients.autocast():
-                    logits = self._gradients.model(inputs[start : start + sequences].to(self._gradients.device))
+                    logits = self._gradients.model(
+                        inputs[start : start + sequences].to(self._gradients.device)
+                    )
                 odds = torch.softmax(logits.float(), dim=-1).flatten(0, 1)
                 # A diverged model has no distribution; its step is skipped, so any label will do.
                 odds = torch.nan_to_num(odds, nan=1.0)

@@ -38,7 +38,11 @@ def device_type(name: str | None) -> str:
 def choose_device(name: str | None) -> torch.device:
     """The device `name`; None: a GPU where there is one, else the CPU. A GPU becomes the process's current one."""
     if name is None:
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        return (
+            torch.device("cuda", torch.cuda.current_device())
+            if torch.cuda.is_available()
+            else torch.device("cpu")
+        )
     if device_type(name) not in ("cpu", "cuda", "mps"):
         raise UserError(f"--device {name}: cpu, cuda, cuda:N or mps is expected")
     if name == "mps" and not torch.backends.mps.is_available():
@@ -50,7 +54,9 @@ def choose_device(name: str | None) -> torch.device:
         if device.type != "mps":
             torch.empty(1, device=device)
         if device.type == "cuda":
-            torch.cuda.set_device(device)  # streams, random states and kernels are those of the current device
+            torch.cuda.set_device(
+                device
+            )  # streams, random states and kernels are those of the current device
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"--device {name}: {first_line(error)}") from error
     return device
@@ -64,16 +70,22 @@ def autocast_dtype(name: str | None, device: torch.device) -> torch.dtype | None
         return None
     if name == "float16":
         if device.type != "cuda":
-            raise UserError(f"--dtype float16 is for GPUs without bfloat16; on {device.type} give float32 or bfloat16")
+            raise UserError(
+                f"--dtype float16 is for GPUs without bfloat16; on {device.type} give float32 or bfloat16"
+            )
         return torch.float16
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise UserError(f"bfloat16: {torch.cuda.get_device_name(device)} does not have it; give --dtype float32")
+        raise UserError(
+            f"bfloat16: {torch.cuda.get_device_name(device)} does not have it; give --dtype float32"
+        )
     if device.type == "cpu" and not multiplies_bfloat16():
         log.warning("bfloat16 is slower than float32 on a CPU that has no instructions for its products")
     return torch.bfloat16
 
 
-def autocast_context(dtype: torch.dtype | None, device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+def autocast_context(
+    dtype: torch.dtype | None, device: torch.device
+) -> Callable[[], AbstractContextManager[Any]]:
     """Makes the context manager of forward computations; `dtype` as `autocast_dtype` gives it."""
     return contextlib.nullcontext if dtype is None else partial(torch.autocast, device.type, dtype=dtype)
 
@@ -96,9 +108,13 @@ def require_compiler(device: torch.device) -> None:
     if device.type == "cpu":
         from torch._inductor import config as inductor
 
-        names = [name for name in inductor.cpp.cxx if name] if isinstance(inductor.cpp.cxx, (list, tuple)) else []
+        names = (
+            [name for name in inductor.cpp.cxx if name] if isinstance(inductor.cpp.cxx, (list, tuple)) else []
+        )
         if not any(shutil.which(name) for name in [os.environ.get("CXX", ""), *names] if name):
-            raise UserError("--compile needs a C++ compiler (apt install g++, or set CXX); or leave --compile out")
+            raise UserError(
+                "--compile needs a C++ compiler (apt install g++, or set CXX); or leave --compile out"
+            )
     else:
         from torch.utils._triton import has_triton
 
@@ -112,7 +128,9 @@ def explain_errors(micro_batch: int, seq_len: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):  # the CPU allocator's
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(
+            error
+        ):  # the CPU allocator's
             raise UserError(
                 f"out of memory with micro-batches of {micro_batch} x {seq_len} tokens: lower --batch-size (and raise "
                 "--acc-steps as much, which changes no result), or try --activation-checkpointing full, or share the "
@@ -120,7 +138,9 @@ def explain_errors(micro_batch: int, seq_len: int) -> Iterator[None]:
             ) from error
         compiler = ("torch._dynamo.exc", "torch._inductor.exc")
         if any(kind.__module__.startswith(compiler) for kind in type(error).__mro__):
-            raise UserError(f"--compile failed: {first_line(error)}; leave it out or give --no-compile") from error
+            raise UserError(
+                f"--compile failed: {first_line(error)}; leave it out or give --no-compile"
+            ) from error
         raise
 
 
@@ -217,9 +237,13 @@ def _git_commit() -> str | None:
     file = Path(__file__).resolve()
     here = file.parents[2]  # the package
     try:
-        _git(here, "ls-files", "--error-unmatch", str(file))  # fails where a repository only contains an installed copy
+        _git(
+            here, "ls-files", "--error-unmatch", str(file)
+        )  # fails where a repository only contains an installed copy
         commit = _git(here, "rev-parse", "HEAD")
-        return commit + ("-dirty" if _git(here, "status", "--porcelain", "--untracked-files=no", "--", ".") else "")
+        return commit + (
+            "-dirty" if _git(here, "status", "--porcelain", "--untracked-files=no", "--", ".") else ""
+        )
     except (OSError, subprocess.SubprocessError):
         return None
 
@@ -234,7 +258,9 @@ def machine(device: str) -> dict[str, Any]:
     lines = [line.partition(":") for line in processor().splitlines()]
     known = {key.strip(): value.strip() for key, _, value in lines}
     name = known.get("model name", platform.processor() or platform.machine())
-    kind = [f"{word} {known[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in known]
+    kind = [
+        f"{word} {known[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in known
+    ]
     policies = {os.SCHED_OTHER: "shared", os.SCHED_FIFO: "real-time: other processes wait"}
     facts: dict[str, Any] = {
         "cpu": ", ".join((name, *kind)),  # clouds give processors of different generations the same name

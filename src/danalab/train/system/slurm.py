@@ -54,7 +54,9 @@ class Resources(Section):
                 raise UserError(f"--{name} {value!r}: letters, digits and . _ - , : / + @ are expected")
         for option in self.options:
             if not _OPTION.fullmatch(option):
-                raise UserError(f"--sbatch {option!r}: one option of sbatch on one line is expected, as in qos=low")
+                raise UserError(
+                    f"--sbatch {option!r}: one option of sbatch on one line is expected, as in qos=low"
+                )
 
     @property
     def options(self) -> list[str]:
