@@ -14,7 +14,8 @@ PACKAGES = tuple(str(Path(find_spec(name).origin).parent) + "/" for name in ("da
 class Alone:
     def find_spec(self, name, path=None, target=None):
         frame = sys._getframe(1)
-        while frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_name == "import_module":
+        # importlib.util is a file on Python 3.10 and frozen later.
+        while "importlib" in frame.f_code.co_filename:
             frame = frame.f_back
         allowed = {"torch", "danalab"} | set(sys.stdlib_module_names)
         if frame.f_code.co_filename.startswith(PACKAGES) and name.split(".")[0] not in allowed:

@@ -22,14 +22,14 @@ from danalab.models.decoder import Decoder
 from danalab.native_library import NativeLibrary
 
 _FOLDER = Path(__file__).parent
-_THREADS = Path(native_library.__file__).with_name("threads.h")
+_SHARED = [Path(native_library.__file__).with_name(name) for name in ("threads.h", "vectors.h")]
 
 LIBRARY = NativeLibrary(
     name="decode",
     purpose="the decoding kernels",
     setting="the native back end",
     instead='backend="eager"',
-    sources=(_FOLDER / "step.cpp", *sorted(_FOLDER.glob("*.h")), _THREADS),
+    sources=(_FOLDER / "step.cpp", *sorted(_FOLDER.glob("*.h")), *_SHARED),
 )
 
 
