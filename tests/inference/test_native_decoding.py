@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 
 import pytest
 import torch
@@ -188,3 +189,10 @@ def test_vectors_of_other_processors_give_the_same_function(target: str, arch: s
             torch.testing.assert_close(found.double(), exact(model, PROMPTS), rtol=0, atol=error)
             alone = torch.cat([logits_of(model, [prompt], dtype) for prompt in PROMPTS])
             assert torch.equal(alone, found)
+
+
+def test_every_header_of_the_kernels_is_a_source_so_that_an_empty_cache_can_be_filled():
+    sources = {path.name: path.read_text() for path in native_decoding.LIBRARY.sources}
+    included = {name for text in sources.values() for name in re.findall(r'#include "(?:.*/)?(.+)"', text)}
+    assert included
+    assert included <= sources.keys()
