@@ -34,7 +34,8 @@ def slurm(tmp_path, monkeypatch):
 
 
 def cluster(**more):
-    return Cluster(resources=Resources(gpus=0, cpus=1), command=("danalab",), **more)
+    at_once = more.pop("at_once", None)
+    return Cluster(resources=Resources(gpus=0, cpus=1, at_once=at_once), command=("danalab",), **more)
 
 
 def made(slurm):

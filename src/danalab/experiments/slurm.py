@@ -38,10 +38,6 @@ class Cluster:
     """Resources and commands of the arrays."""
 
     resources: slurm.Resources = field(default_factory=slurm.Resources)
-    setup: Sequence[str] = ()
-    """Shell commands before the run."""
-    at_once: int | None = None
-    """Maximum number of runs at a time; None: no limit."""
     wait: bool = False
     """Wait until no run is queued or running."""
     poll_seconds: float = 60.0
@@ -126,9 +122,7 @@ class SlurmRunner(Runner):
             part = cells[first : first + LARGEST_ARRAY]
             name = _next_name(self.folder)
             tasks = [_flags(self.folder / "runs" / cell.name, cell, cluster.resources.ranks) for cell in part]
-            array = SlurmJob(
-                name, tasks, cluster.resources, place, cluster.setup, cluster.at_once, cluster.command
-            )
+            array = SlurmJob(name, tasks, cluster.resources, place, cluster.command)
             scripts.append(array.write())
             write_json(place / f"{name}.json", asdict(_Array([cell.name for cell in part], None)))
         return scripts
@@ -168,13 +162,6 @@ class SlurmRunner(Runner):
             index = int(task) if task.strip().isdigit() else 0  # a job of one run is no array and prints N/A
             queued.update(runs[index : index + 1])
         return queued
-
-
-def open_runner(executor: str, folder: Path, jobs: int | None, cluster: Cluster) -> Runner:
-    """The runner of a sweep or ladder: pool or slurm."""
-    if executor not in ("pool", "slurm"):
-        raise UserError(f"--executor {executor}: is neither pool nor slurm")
-    return SlurmRunner(folder, cluster) if executor == "slurm" else Runner(folder, jobs)
 
 
 def submit_arrays(scripts: Sequence[Path]) -> list[str]:

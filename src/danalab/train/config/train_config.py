@@ -470,7 +470,6 @@ class RunSettings(OptimSettings):
         None,
         "Number format of matrix products (parameters are float32); default bfloat16 on GPUs, float32 on CPU; "
         "float16: for older GPUs.",
-        aliases=("no-amp=float32",),
     )
     compile: Auto[bool] = setting(
         None,
