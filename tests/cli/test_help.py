@@ -84,14 +84,8 @@ def test_help_of_serve_has_six_entries(capsys):
     with contextlib.suppress(SystemExit):
         main(["serve", "--help"])
     shown = capsys.readouterr().out
-    assert re.findall(r"^  (\S+)", shown, re.MULTILINE) == [
-        "RUN",
-        "--from",
-        "--host",
-        "--port",
-        "--api-key",
-        "--name",
-    ]
+    flags = re.findall(r"^  (\S+)", shown, re.MULTILINE)
+    assert flags == ["RUN", "--name", "--host", "--port", "--api-key", "--from"]
     assert "danalab serve --help-all" in shown
 
 

@@ -4,11 +4,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Gt
 
 from danalab.cli._shared.flags import Answer
 from danalab.errors import UserError
-from danalab.train.config.fields import JsonFlags, PathText, Positional, Positive, setting
+from danalab.train.config.fields import JsonFlags, PathText, Positional, setting
 
 if TYPE_CHECKING:
     from danalab.data.sources.hub import HubSource
@@ -162,7 +164,7 @@ class TrainTokenizerFlags(JsonFlags):
     )
     text_column: str = setting("text", "Field of the lines, or column of the tables, that holds the text.")
     out: Path = setting(help="Folder for tokenizer.json.")
-    max_mb: Positive = setting(100.0, "Maximum text to learn from [MB]; later documents are not read.")
+    max_mb: Annotated[float, Gt(0)] = setting(100.0, "Maximum text to learn from [MB]; later documents are not read.")
 
 
 def train_tokenizer(flags: TrainTokenizerFlags) -> Answer:

@@ -95,7 +95,8 @@ def _metavar(hint: Any, types: frozenset[Any]) -> str:
 
 def _with_default(text: str, default: Any) -> str:
     """Help, with the default where the help does not speak of it."""
-    if default in (None, False, (), "", dataclasses.MISSING) or "default" in text.lower():
+    unsaid = default is None or default is False or default in ((), "", dataclasses.MISSING)
+    if unsaid or "default" in text.lower():
         return text
     values = default if isinstance(default, tuple) else [default]
     shown = " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)

@@ -278,7 +278,7 @@ class ScheduleSettings(Section):
 
     title: ClassVar[str] = "optimizer"
 
-    scheduler: str = setting(
+    scheduler: PathText = setting(
         "cos_inf", "Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw, none or FILE.py:NAME."
     )
     div_factor: Finite | None = setting(None, "Warm-up starts at peak / div_factor; default 100.")
@@ -509,6 +509,7 @@ class RunSettings(OptimSettings):
         "single; ddp (aliases nccl, gloo): replicas; zero: also a sharded optimizer; fsdp: all sharded; diloco: "
         "workers that exchange weights only now and then. Default ddp with several ranks.",
         kind="execution",
+        main=True,
     )
     tp_size: Count = setting(1, "fsdp: ranks that share each matrix product.", kind="execution")
     expert_parallel: bool = setting(
@@ -605,7 +606,6 @@ class RunSettings(OptimSettings):
         None,
         "Steps between evaluations; default 200, at most a tenth of the run; 0: only at the end.",
         kind="execution",
-        main=True,
     )
     eval_batches: Auto[Natural] = setting(
         None,
