@@ -74,7 +74,7 @@ def _draw(logits_NV: Tensor, sequences: Sequence[RequestState]) -> DrawnTokens:
     on_host = adjusted or torch.are_deterministic_algorithms_enabled()
     device = torch.device("cpu") if on_host else logits_NV.device
     logits = logits_NV.to(device, torch.promote_types(logits_NV.dtype, torch.float32))
-    own = [row for row, sequence in enumerate(sequences) if sequence.parameters.reports_model]
+    own = [row for row, sequence in enumerate(sequences) if sequence.parameters.logprobs is not None]
     own_log_p = logits[own].log_softmax(-1)
     for row, sequence in adjusted:
         adjust(logits[row], sequence)

@@ -99,7 +99,6 @@ class Sampling(BaseModel):
             **{"temperature": 1.0, **given},
             max_tokens=None if max_tokens == -1 else max_tokens,
             logprobs=logprobs,
-            model_logprobs=True,
             stop=_stops(self.stop),
             logit_bias=_biases(self.logit_bias, n_ids),
         )

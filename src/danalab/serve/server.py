@@ -60,11 +60,7 @@ def bind(settings: ServerSettings) -> socket.socket:
 
 def make_worker(chat_model: ChatModel, settings: ServerSettings, metrics: Metrics) -> EngineWorker:
     """The engine of a model in its thread, not started."""
-    engine = chat_model.engine(
-        max_batch_size=settings.max_batch_size,
-        cache_tokens=settings.cache_tokens,
-        batch_invariant=settings.batch_invariant,
-    )
+    engine = chat_model.engine(max_batch_size=settings.max_batch_size, cache_tokens=settings.cache_tokens)
     most = settings.max_batch_size + settings.max_waiting
     return EngineWorker(chat_model.name, engine, metrics, max_requests=most)
 
