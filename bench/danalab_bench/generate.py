@@ -17,7 +17,8 @@ import torch
 
 from danalab.errors import MissingExtra, UserError
 from danalab.inference import Engine, Request, SamplingParameters
-from danalab.models import Decoder, ModelConfig, build_model
+from danalab.models import ModelConfig, build_model
+from danalab.models.decoder import Decoder
 from danalab.models.huggingface.convert import to_huggingface
 from danalab.train.system.device import machine
 from danalab_bench.timing import Say, Work, interleaved, ratios, spread, wall_clock

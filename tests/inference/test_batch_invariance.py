@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from danalab.inference import Completion, Engine, Request, SamplingParameters
-from danalab.models import Decoder, build_model
+from danalab.models import build_model
 from danalab.models.architectures import ARCHITECTURES
+from danalab.models.decoder import Decoder
 from models.architectures import VOCAB, tiny
 from targets import TARGETS, compiled_for
 

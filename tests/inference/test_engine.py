@@ -11,7 +11,8 @@ import torch
 
 from danalab.errors import UserError
 from danalab.inference import Completion, Engine, Request, SamplingParameters, TokenEvent
-from danalab.models import Decoder, ModelConfig, build_model
+from danalab.models import ModelConfig, build_model
+from danalab.models.decoder import Decoder
 from models.architectures import LENGTH, VARIANTS, VOCAB, tiny
 
 PROMPTS = [

@@ -16,7 +16,8 @@ from danalab.inference.native_decoding import NativeSampler
 from danalab.inference.native_decoding.layout import quantise
 from danalab.inference.request import RequestState
 from danalab.inference.sampling import draw
-from danalab.models import Decoder, ModelConfig, build_model
+from danalab.models import ModelConfig, build_model
+from danalab.models.decoder import Decoder
 from models.architectures import VARIANTS, VOCAB, tiny
 from targets import TARGETS, compiled_for
 

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from danalab.cli.app import main
+from danalab.train import train
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import train
 from text_data import prepare_lines
 
 PATIENCE = 250
