@@ -47,19 +47,6 @@ class TrainingOutcome:
     """Whether this process reports to the console."""
 
 
-def train(config: TrainConfig) -> Path:
-    """Train or resume, and return the run folder.
-
-    Raises:
-        UserError: bad settings, data or checkpoints.
-        NonFiniteError: a loss or gradient was not finite, by `config.on_nonfinite`.
-    """
-    outcome = run_training(config)
-    if outcome.status == "nonfinite":
-        raise NonFiniteError(f"{outcome.folder}: training ended at a loss or gradient that is not finite")
-    return outcome.folder
-
-
 def run_training(config: TrainConfig, stop: StopRequest | None = None) -> TrainingOutcome:
     """Train as the command line does; returns however training ends.
 
