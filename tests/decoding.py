@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from danalab.inference import Engine, Request, SamplingParameters
-from danalab.models import Decoder
+from danalab.models.decoder import Decoder
 
 
 def greedy(model: Decoder, prompt: Sequence[int], max_tokens: int, **engine: Any) -> list[int]:

@@ -55,11 +55,11 @@ def imports(path: Path) -> list[tuple[str, str, str]]:
 
 @cache
 def face(package: str) -> dict[str, str]:
-    """Public name -> module that defines it, of a package's `__init__.pyi` or `__init__.py`."""
-    stub = FILES[package].with_suffix(".pyi")
-    named = imports(stub if stub.exists() else FILES[package])
+    """Public name -> module that defines it, of a package's `__init__.py`."""
     return {
-        here: target(module, name) for module, name, here in named if module in FILES and module != package
+        here: target(module, name)
+        for module, name, here in imports(FILES[package])
+        if module in FILES and module != package
     }
 
 
@@ -108,16 +108,16 @@ def test_no_room_imports_one_above_it():
 
 
 def reached(name: str) -> set[str]:
-    """The modules, apart from packages, that a module imports, and those that these import, and so on."""
+    """The modules that a module imports, and those that these import, and so on."""
     found: set[str] = set()
     waiting = [name]
     while waiting:
-        new = edges()[waiting.pop()] - PACKAGES - found
+        new = edges()[waiting.pop()] - found
         found |= new
         waiting += new
     return found
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    circles = {name for name in edges().keys() - PACKAGES if name in reached(name)}
+    circles = {name for name in edges() if name in reached(name)}
     assert circles == set()

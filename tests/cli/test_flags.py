@@ -22,7 +22,6 @@ from danalab.errors import UserError
 from danalab.experiments.cells import parse_fixed
 from danalab.train.config.fields import field_types, leaf_types, validated
 
-
 FLAG_TYPES = {
     f"{verb} {name}".rstrip(): flags for verb in COMMANDS for name, (flags, _) in commands_of(verb).items()
 }

@@ -12,7 +12,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from danalab.errors import UserError
-from danalab.models import Decoder, ModelConfig, build_model
+from danalab.models import ModelConfig, build_model
+from danalab.models.decoder import Decoder
 from danalab.models.moe.experts import StackedLinear
 from danalab.models.moe.mixture import Router, Usage, router_losses, weighted
 from danalab.models.parallel import apply_expert_parallel, apply_tensor_parallel, check_tensor_parallel

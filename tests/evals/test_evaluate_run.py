@@ -19,8 +19,8 @@ from danalab.cli.app import main
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
+from danalab.train import train
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import train
 from text_data import prepare_lines
 
 CHAT = ChatFormat(ByteTokenizer())

@@ -13,7 +13,7 @@ import torch
 
 from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.train.job import train
+from danalab.train import train
 from danalab.train.run.open import open_run
 from text_data import prepare_lines
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from danalab.models import Decoder, ModelConfig, build_model
+from danalab.models import ModelConfig, build_model
+from danalab.models.decoder import Decoder
 from danalab.models.delta_rule import delta_step, gated_delta_rule
 from danalab.models.layers.attention import attend, attend_masked, attend_within_documents, document_starts
 from danalab.models.loss import chunked_cross_entropy

@@ -12,8 +12,9 @@ import torch
 
 from danalab.models import build_model
 from danalab.optim import build_optimizer
-from danalab.train import TrainConfig, open_run, train
+from danalab.train import TrainConfig, train
 from danalab.train.run.metrics import read_rows
+from danalab.train.run.open import open_run
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import CrossEntropy
 from danalab.train.step.memory import try_step

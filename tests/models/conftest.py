@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from danalab.models import Decoder, ModelConfig, build_model, load_canonical
+from danalab.models import ModelConfig, build_model, load_canonical
+from danalab.models.decoder import Decoder
 
 
 @dataclass

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from danalab.errors import UserError
-from danalab.models import Decoder, ModelConfig, build_model, canonical_arrays, load_canonical
+from danalab.models import ModelConfig, build_model, load_canonical
+from danalab.models.canonical import canonical_arrays
+from danalab.models.decoder import Decoder
 
 
 def test_canonical_arrays_and_back_change_nothing(tiny: ModelConfig):

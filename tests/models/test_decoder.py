@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from danalab.errors import UserError
-from danalab.models import Decoder, ModelConfig, build_model
+from danalab.models import ModelConfig, build_model
 from danalab.models.architectures import ARCHITECTURES
+from danalab.models.decoder import Decoder
 from danalab.models.layers.attention import Rotary, rotate
 from danalab.models.layers.basic import LayerNorm
 from danalab.scaling import dimensions, parameter_count

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from danalab.models import canonical_arrays
+from danalab.models.canonical import canonical_arrays
 from danalab.models.loss import hoyer_penalty
 
 MODELS = ["enoki_tiny", "qwen3_gated_tiny"]

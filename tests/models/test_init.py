@@ -12,7 +12,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from danalab.errors import UserError
-from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
+from danalab.models import ModelConfig, build_model, load_canonical
+from danalab.models.canonical import canonical_arrays
 from danalab.scaling import dimensions, parameter_count
 
 

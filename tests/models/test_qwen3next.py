@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
-from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
+from danalab.models import ModelConfig, build_model, load_canonical
+from danalab.models.canonical import canonical_arrays
 from danalab.models.delta_rule import DecayGate, GatedDeltaNet, ShortConvolution
 from danalab.scaling import flops_per_token, parameter_count
 from decoding import greedy

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from danalab.models import canonical_arrays
+from danalab.models.canonical import canonical_arrays
 from danalab.optim import build_optimizer, get_schedule
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from danalab.serve.settings import ServerSettings
+from danalab.train import train
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import train
 from pages import ready, script
 from required_tools import CHROMIUM
 from servers import RunningServer, ScriptedEngine, running_server, tiny_model

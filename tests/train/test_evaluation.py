@@ -11,8 +11,8 @@ import torch
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
+from danalab.train import train
 from danalab.train.evaluation import ValidationLoss, evaluate_run, position_ranges
-from danalab.train.job import train
 from danalab.train.run.open import open_run
 
 VOCAB, EOS, LENGTH, COUNT = 64, 7, 16, 13

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from danalab.train import train
 from danalab.train.config.resolve import resolve
-from danalab.train.job import run_training, train
+from danalab.train.job import run_training
 from danalab.train.run.open import open_run
 
 

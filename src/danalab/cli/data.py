@@ -164,7 +164,9 @@ class TrainTokenizerFlags(JsonFlags):
     )
     text_column: str = setting("text", "Field of the lines, or column of the tables, that holds the text.")
     out: Path = setting(help="Folder for tokenizer.json.")
-    max_mb: Annotated[float, Gt(0)] = setting(100.0, "Maximum text to learn from [MB]; later documents are not read.")
+    max_mb: Annotated[float, Gt(0)] = setting(
+        100.0, "Maximum text to learn from [MB]; later documents are not read."
+    )
 
 
 def train_tokenizer(flags: TrainTokenizerFlags) -> Answer:
@@ -230,7 +232,7 @@ def download(flags: DownloadFlags) -> Answer:
 @dataclass(frozen=True, kw_only=True)
 class ValidateFlags(JsonFlags):
     path: Positional[Path] = setting(
-        help="Folder of any layout (arrays, shards, bare files), or one .npy, .npz or .pt file."
+        help="Folder of any layout (arrays, shards, bare files), or one .npy or .pt file."
     )
     vocab_size: int | None = setting(
         None, "Upper bound of the ids; default that of the tokenizer beside the data, else GPT-2's 50,257."
@@ -281,7 +283,7 @@ def validate(flags: ValidateFlags) -> Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitFlags(JsonFlags):
-    path: Positional[Path] = setting(help="Folder of arrays (.npy, .npz, .pt), in folders of any depth.")
+    path: Positional[Path] = setting(help="Folder of arrays (.npy, .pt), in folders of any depth.")
     output_path: Path = setting(help="New folder for train/ and val/, outside the data folder.")
     val_ratio: float = setting(0.01, "Share of the files (sequences) that validate, at least one.")
     seed: int = setting(42, "Seed of the choice.")
@@ -289,16 +291,18 @@ class SplitFlags(JsonFlags):
 
 
 def split(flags: SplitFlags) -> Answer:
-    """Split a folder of arrays into train/ and val/ of symbolic links; nothing is copied or overwritten."""
+    """Split a folder of arrays into train/ and val/: links to files, or copies of sequences."""
     from danalab.data.array_split import split_arrays
 
     made = split_arrays(
         flags.path, flags.output_path, val_ratio=flags.val_ratio, seed=flags.seed, by=flags.by
     )
-    line = f"{made.train_dir}: {made.train_files:,} files; {made.val_dir}: {made.val_files:,} files"
-    if made.by == "sequence":
-        line += f" ({made.train_sequences:,} and {made.val_sequences:,} sequences)"
-    return Answer(asdict(made), [line])
+    parts = [
+        (made.train_dir, made.train_files, made.train_sequences),
+        (made.val_dir, made.val_files, made.val_sequences),
+    ]
+    lines = [f"{place}: {sequences:,} sequences in {files:,} files" for place, files, sequences in parts]
+    return Answer(asdict(made), lines)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,9 +28,6 @@ class Flags(ModelFlags, JsonFlags):
         1.0, "Positive logits of tokens that occurred are divided by it, negative ones multiplied; 1: none."
     )
     stop: tuple[str, ...] = setting((), "Strings that end the text; they are not part of it.")
-    sliding_window: bool = setting(
-        False, "Continue beyond the model's context: when it is full, the model rereads its second half."
-    )
     samples: int = setting(1, "Number of continuations.")
     seed: int = setting(0, "Same seed, same text; sample i uses seed + i.")
     device: str = setting("cpu", "Device to decode on: cpu, cuda or cuda:N.")
@@ -38,10 +35,6 @@ class Flags(ModelFlags, JsonFlags):
         None,
         "Number format of matrices while decoding on a CPU; smaller is faster and less exact; "
         "default the model's.",
-    )
-    batch_invariant: bool = setting(
-        False,
-        "Make sure that a text is bitwise the same alone and among other samples; needs float32 on a CPU.",
     )
 
 
@@ -53,25 +46,14 @@ def run(flags: Flags) -> Answer | None:
         raise UserError(f"--samples {flags.samples}: must be at least 1")
     if not abs(flags.seed) + flags.samples < 2**63:
         raise UserError(f"--seed {flags.seed}: must be below 2^63")
-    names = (
-        "max_tokens",
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "repetition_penalty",
-        "stop",
-        "sliding_window",
-    )
+    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop")
     settings = {name: getattr(flags, name) for name in names}
+    # The settings are checked before a model is read.
     sampling = [SamplingParameters(seed=flags.seed + i, **settings) for i in range(flags.samples)]
-    from danalab.serve.chat_model import (
-        open_text_generator,  # the settings are checked before a model is read
-    )
+    from danalab.serve.chat_model import open_text_generator
 
-    engine = {"weight_dtype": flags.weight_dtype, "batch_invariant": flags.batch_invariant}
     source = (flags.run, flags.from_, flags.step, flags.tokenizer, flags.device)
-    generator = open_text_generator(*source, **engine)
+    generator = open_text_generator(*source, weight_dtype=flags.weight_dtype)
     if flags.json:
         samples = [asdict(each) for each in generator.complete_all([flags.prompt] * flags.samples, sampling)]
         where = {"from": str(flags.from_)}

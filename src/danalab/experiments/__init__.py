@@ -10,15 +10,8 @@ tables, drawing, figures, report, comparison     what a person sees
 problems, tracks, trials, judge, optim_compare, demo    small problems, in minutes on a laptop
 """
 
-from typing import Any
+from danalab.experiments.loss_laws import fit_loss_law
+from danalab.experiments.rate_laws import fit_lr_law
+from danalab.experiments.saving import compute_saved
 
-_PUBLIC = {"fit_lr_law": "rate_laws", "fit_loss_law": "loss_laws", "compute_saved": "saving"}
-
-
-def __getattr__(name: str) -> Any:
-    """The public names; their modules need scipy, which is not imported before it is used."""
-    from importlib import import_module
-
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+__all__ = ["compute_saved", "fit_loss_law", "fit_lr_law"]

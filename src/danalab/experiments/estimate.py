@@ -140,7 +140,8 @@ def check_optimizers(cells: Sequence[Cell]) -> None:
 
     UserError: one refuses its settings, needs a package, or cannot be run by the trainer.
     """
-    from danalab.models import ModelConfig, build_model
+    from danalab.models import build_model
+    from danalab.models.config import ModelConfig
     from danalab.train.step.optimizer_driver import OptimizerDriver
 
     model = build_model(ModelConfig("enoki", 8, 1, 1, 8, 16, 16, 8), seed=0)

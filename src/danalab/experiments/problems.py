@@ -30,7 +30,7 @@ from danalab.errors import UserError, nearest
 from danalab.optimizer_facts import OMEGA
 
 if TYPE_CHECKING:
-    from danalab.models import ModelConfig
+    from danalab.models.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def matrix(seed: int, size: int = 96, batch: int = 64) -> Objective:
 
 def language(seed: int, width: int = 64, layers: int = 2, length: int = 48, batch: int = 8) -> Objective:
     """A small Enoki on bytes; measured on text from other files than it was trained on."""
-    from danalab.models import ModelConfig
+    from danalab.models.config import ModelConfig
 
     config = ModelConfig("enoki", width, layers, width // 32, 32, 4 * width, vocab_size=256, seq_len=length)
     return next_token(config, *library_bytes(), batch, seed)
@@ -213,7 +213,7 @@ def get_problem(name: str, quick: bool = False) -> SmallProblem:
 
 # ---- tracks ----
 def _char(seed: int) -> Objective:
-    from danalab.models import ModelConfig
+    from danalab.models.config import ModelConfig
 
     return next_token(
         ModelConfig("enoki", 32, 2, 1, 32, 128, vocab_size=256, seq_len=32), *library_bytes(), 8, seed
@@ -221,7 +221,7 @@ def _char(seed: int) -> Objective:
 
 
 def _nanogpt(vocab_size: int, text: Callable[[], tuple[Tensor, Tensor]], seed: int) -> Objective:
-    from danalab.models import ModelConfig
+    from danalab.models.config import ModelConfig
 
     config = ModelConfig("gpt", 64, 3, 4, 16, 256, vocab_size=vocab_size, seq_len=128)
     return next_token(config, *text(), 16, seed)

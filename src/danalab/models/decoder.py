@@ -25,46 +25,13 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from danalab.errors import UserError
 from danalab.hardware import host_memory
 from danalab.models.cache import Cache, State
-from danalab.models.config import ModelConfig, checkpointing_rule, parameter_count
+from danalab.models.config import ModelConfig, checkpointing_rule
 from danalab.models.init import KIND_OF_ROLE, initialise
 from danalab.models.layers.attention import Rotary, document_positions, document_starts
 from danalab.models.layers.basic import Dropout, Embedding, Linear, make_norm
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
 from danalab.models.moe.mixture import Routing, make_mlp, router_losses, stacked, weighted
 from danalab.models.shards import full_logits
-
-_BLOCK_OBJECTS = 50_000  # Python objects of one block [bytes]
-
-
-def build_model(
-    config: ModelConfig,
-    *,
-    init: str | None = None,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-) -> Decoder:
-    """The model that `config` describes, with freshly drawn weights.
-
-    The weights depend on `config`, `init` and `seed` only: they are drawn on the CPU in float32, then moved and cast.
-
-    Args:
-        init: "scaled-gpt", "karpathy-gpt2" or "standard"; None: as the architecture does.
-        device: "meta" gives shapes without memory; shard, then call `to_empty` and `init_weights`.
-    Raises:
-        UserError: unknown initialisation, or a model larger than the device's memory.
-    """
-    is_meta = torch.device(device).type == "meta"
-    table = 4 * config.seq_len * config.rotated if config.architecture.rotary else 0
-    weights = 0 if is_meta else parameter_count(config) * dtype.itemsize
-    require_memory(weights + table + config.n_layers * _BLOCK_OBJECTS, device, "the model")
-    with torch.device("meta"):
-        model = Decoder(config).to(dtype)
-    if is_meta:
-        return model
-    materialise(model, device)
-    model.init_weights(torch.Generator().manual_seed(seed), init)
-    return model
 
 
 class Decoder(nn.Module):

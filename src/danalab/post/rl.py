@@ -23,7 +23,8 @@ from danalab.chat.tasks import TEST, Task, TaskMixture, make_task
 from danalab.data import Dataset
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
-from danalab.models import ModelConfig, build_model
+from danalab.models import build_model
+from danalab.models.config import ModelConfig
 from danalab.post.dataset import ChatDataset
 from danalab.post.policy_losses import (
     OBJECTIVES,

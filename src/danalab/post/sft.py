@@ -27,8 +27,9 @@ from danalab.data.tokenizers import load_tokenizer
 from danalab.data.tokenizers.base import Tokenizer, padded
 from danalab.errors import UserError
 from danalab.files import read_json, sha256, validated, write_json
+from danalab.models import build_model
 from danalab.models.config import ModelConfig
-from danalab.models.decoder import Decoder, build_model
+from danalab.models.decoder import Decoder
 from danalab.optimizer_facts import canonical_name
 from danalab.post.dataset import ConversationDataset, ReplayedDataset, tokenize
 from danalab.post.settings import FinetuneSettings, MidConfig, SftConfig

@@ -30,9 +30,6 @@ class ServerSettings:
     cache_tokens: Count | None = setting(
         None, "Capacity of the cache [tokens]; default: as the engine chooses."
     )
-    batch_invariant: bool = setting(
-        False, "The bits of an answer do not depend on other requests; slower. CPU and float32 only."
-    )
     drain_seconds: Natural = setting(30, "Time for running requests after SIGTERM or Ctrl-C [s].")
 
     @property

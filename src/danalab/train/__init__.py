@@ -2,10 +2,27 @@
 
     config -> resolve -> Trainer.fit: batch -> gradients -> clip -> finite? -> optimizer -> log; evaluate; save; stop?
 
-Names are loaded on first use, so that `danalab train --help` needs no torch. A name must not be that of a module here,
-which takes its place as soon as anything imports it.
+torch is imported when training starts, so that `danalab train --help` needs none.
 """
 
-from danalab.lazy import attach_stub
+from pathlib import Path
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+from danalab.train.config.train_config import TrainConfig
+
+__all__ = ["TrainConfig", "train"]
+
+
+def train(config: TrainConfig) -> Path:
+    """Train or resume, and return the run folder.
+
+    Raises:
+        UserError: bad settings, data or checkpoints.
+        NonFiniteError: a loss or gradient was not finite, by `config.on_nonfinite`.
+    """
+    from danalab.train.job import run_training
+    from danalab.train.step.finite_guard import NonFiniteError
+
+    outcome = run_training(config)
+    if outcome.status == "nonfinite":
+        raise NonFiniteError(f"{outcome.folder}: training ended at a loss or gradient that is not finite")
+    return outcome.folder

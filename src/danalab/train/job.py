@@ -47,19 +47,6 @@ class TrainingOutcome:
     """Whether this process reports to the console."""
 
 
-def train(config: TrainConfig) -> Path:
-    """Train or resume, and return the run folder.
-
-    Raises:
-        UserError: bad settings, data or checkpoints.
-        NonFiniteError: a loss or gradient was not finite, by `config.on_nonfinite`.
-    """
-    outcome = run_training(config)
-    if outcome.status == "nonfinite":
-        raise NonFiniteError(f"{outcome.folder}: training ended at a loss or gradient that is not finite")
-    return outcome.folder
-
-
 def run_training(config: TrainConfig, stop: StopRequest | None = None) -> TrainingOutcome:
     """Train as the command line does; returns however training ends.
 
@@ -196,7 +183,7 @@ def _announce(spec: TrainConfig, dataset: Dataset, trainer: Trainer) -> None:
     for note in spec.notes:
         log.info("%s", note)
     log.info("run %s on %s", spec.run_dir, trainer.device)
-    log.info("data %s: %s, %s", dataset.path, dataset.size, dataset.tokenizer_name)
+    log.info("data %s: %s tokens, %s", dataset.path, f"{dataset.n_tokens:,}", dataset.tokenizer_name)
     log.info(
         "model %s: %d layers, d_model %d, %d %s; %s parameters",
         spec.arch,

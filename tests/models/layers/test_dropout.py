@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from danalab.errors import UserError
-from danalab.models import Decoder, ModelConfig, build_model
+from danalab.models import ModelConfig, build_model
+from danalab.models.decoder import Decoder
 from danalab.models.layers.basic import Dropout
 
 TOKENS = torch.arange(48).view(3, 16) % 31

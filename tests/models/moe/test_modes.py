@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from danalab.models import Decoder, ModelConfig, build_model
+from danalab.models import ModelConfig, build_model
+from danalab.models.decoder import Decoder
 
 CONFIG = ModelConfig("qwen3", 16, 2, 2, 8, 24, 31, 12, n_experts=4, n_shared_experts=1, load_balance_loss=0.3)
 TOKENS = torch.randint(0, 31, (3, 12), generator=torch.Generator().manual_seed(0))

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError
-from danalab.models import ModelConfig, build_model, canonical_arrays, load_canonical
+from danalab.models import ModelConfig, build_model, load_canonical
+from danalab.models.canonical import canonical_arrays
 from danalab.models.config import SIZES, resonance_sizes
 from danalab.scaling import flops_per_token, parameter_count
 from decoding import greedy

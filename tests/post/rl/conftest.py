@@ -7,8 +7,8 @@ import pytest
 
 from danalab.post.rl import configure
 from danalab.post.settings import RlConfig, RlFlags
+from danalab.train import train
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import train
 from text_data import prepare_lines
 
 

@@ -15,8 +15,9 @@ from danalab.cli.app import main
 from danalab.data.tokenizers import ByteTokenizer
 from danalab.errors import UserError
 from danalab.post.policy_losses import OBJECTIVES
+from danalab.train import train
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import run_training, train
+from danalab.train.job import run_training
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 from distributed.ranks import run_ranks

@@ -9,8 +9,8 @@ import pytest
 
 from danalab.post.settings import MidConfig, MidFlags, SftConfig, SftFlags
 from danalab.post.sft import configure
+from danalab.train import train
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import train
 from text_data import prepare_lines
 
 

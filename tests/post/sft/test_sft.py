@@ -19,8 +19,9 @@ from danalab.post.settings import SftConfig, SftFlags
 from danalab.post.sft import configure, prepare_start, recorded_start
 from danalab.scaling.learning_rate import law_rate
 from danalab.serve.chat_model import open_chat_model
+from danalab.train import train
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import run_training, train
+from danalab.train.job import run_training
 from danalab.train.run.exchange import export_run
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from danalab.errors import UserError
-from danalab.train.job import train
+from danalab.train import train
 from danalab.train.run.open import open_run
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from danalab.errors import UserError
-from danalab.train.job import run_training, train
+from danalab.train import train
+from danalab.train.job import run_training
 from danalab.train.run.exchange import export_run
 from danalab.train.run.open import open_run
 

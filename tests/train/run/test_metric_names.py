@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from danalab.train.job import train
+from danalab.train import train
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import METRICS, is_known, read_rows
 from danalab.train.run.schemas import Row

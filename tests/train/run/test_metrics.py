@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.errors import UserError
-from danalab.train.job import train
+from danalab.train import train
 from danalab.train.run.metrics import MetricsFile, read_rows
 from danalab.train.run.open import open_run
 

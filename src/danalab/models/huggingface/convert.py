@@ -16,9 +16,9 @@ from typing import Any
 from torch import Tensor
 
 from danalab.errors import UserError
+from danalab.models import build_model
 from danalab.models.canonical import Weights
 from danalab.models.config import ModelConfig
-from danalab.models.decoder import build_model
 from danalab.models.huggingface import gpt2, llama_qwen, qwen3_next
 from danalab.models.huggingface.common import TensorReader, canonical_names, from_weights, to_weights
 from danalab.models.huggingface.llama_qwen import MODEL_TYPES as EXPERT_TYPES

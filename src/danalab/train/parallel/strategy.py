@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from danalab.models import ModelConfig, build_model
+from danalab.models import build_model
+from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder
 from danalab.models.shards import local_shard as local
 from danalab.optim import build_optimizer

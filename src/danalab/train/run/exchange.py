@@ -17,7 +17,8 @@ from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import fsync_path, read_json, write_atomically, write_json
 from danalab.inference.generator import TextGenerator
-from danalab.models.decoder import build_model, materialise
+from danalab.models import build_model
+from danalab.models.decoder import materialise
 from danalab.models.huggingface.convert import MODULE, from_huggingface, require_class, to_huggingface
 from danalab.train.config.fields import SPELLINGS
 from danalab.train.config.train_config import TrainConfig, settings_of
