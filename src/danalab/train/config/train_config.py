@@ -321,8 +321,11 @@ class OptimSettings(ScheduleSettings):
     lr: Auto[Positive] = setting(
         None, "Peak learning rate; default by the fitted law, times --lr-multiplier.", main=True
     )
-    lr_multiplier: NonNegative = setting(
-        1.0, "Factor on the fitted law's learning rate; has no effect on an explicit --lr.", kind="input"
+    lr_multiplier: Auto[NonNegative] = setting(
+        None,
+        "Factor on the fitted law's learning rate; default 1, less at a batch below 65,536 tokens where the law is too "
+        "high there. Has no effect on an explicit --lr.",
+        kind="input",
     )
     rules: Path | None = setting(
         None,
