@@ -380,7 +380,7 @@ def measure(names: Iterable[str], results: Results) -> None:
 def rows_of(
     results: Results, opt: str, default: bool = False
 ) -> dict[tuple[str, int, int], dict[str, list[float]]]:
-    """(problem, steps, batch) -> law and settings -> losses by seed at the best rate, with the usual warm-up."""
+    """(problem, steps, batch) -> law and settings -> losses by seed at the best rate, with the usual warmup."""
     found: dict[tuple[str, int, int], dict[str, list[float]]] = {}
     for cell in results.losses:
         best = results.best(cell)

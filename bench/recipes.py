@@ -3,8 +3,8 @@
     python bench/recipes.py --run [--text FILE]     # goes on where it stopped; FILE: tiny Shakespeare
     python bench/recipes.py                         # the tables, from the stored rows
 
-1. *The baseline*: AdamW (rate, beta1, beta2, decay, final rate, warm-up), ADana (rate, delta, kappa, omega, final rate,
-   warm-up) and Muon, each with the same number of trials (`tune`), then AdamW turned into ADana part by part.
+1. *The baseline*: AdamW (rate, beta1, beta2, decay, final rate, warmup), ADana (rate, delta, kappa, omega, final rate,
+   warmup) and Muon, each with the same number of trials (`tune`), then AdamW turned into ADana part by part.
 2. *The recipe*: DanaMuon, and the parts of nanochat's optimizer added to it one at a time; and the other way round.
 
 All optimizers are written here, eagerly, in one class each, so that an arm differs from the next by one switch. A trial
