@@ -440,7 +440,7 @@ def _gaps(results: Results, opt: str, names: Collection[str]) -> dict[str, list[
 def changes_table(results: Results, names: Collection[str]) -> str:
     """The mean of each line of the findings over the problems, and its least and its largest."""
     header, _, *lines = findings_table(results).splitlines()
-    shown = [["change to ADana", f"mean over {header.count('|') - 2} problems", "lowest", "highest"]]
+    shown = [["change to ADana", f"mean over {header.count('|') - 2} cases", "lowest", "highest"]]
     for name, *cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in lines):
         values = [float(cell.partition("±")[0]) for cell in cells]
         if name in names:
