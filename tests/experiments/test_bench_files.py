@@ -30,7 +30,7 @@ def test_a_sweep_file_is_one_that_runs(file, fixed, tmp_path):
     assert [[row["settings"][key] for key in varied] for row in rows] == [
         [corner[key] for key in varied] for corner in corners
     ]
-    assert len({row["final_loss"] for row in found.rows}) == 2
+    assert len({row["final_loss"] for row in rows}) == 2
 
 
 LADDERS = [file for file in sorted(BENCH.glob("*.yaml")) if "\nopts: " in file.read_text(encoding="utf-8")]

@@ -118,13 +118,18 @@ def fit_horizon_law(
     is_opt = (opt[:, None] == np.arange(n_opts)).astype(float)
     linear = np.hstack([is_size, -x[:, None] * is_opt, -is_opt[:, 1:]])
 
-    def parts(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        share = 1 / (1 + np.exp(-theta[:n_sizes]))
-        return (floor * share)[size], np.exp(np.clip(linear @ theta[n_sizes:], -60, 60))
+    def parts(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        share = 1 / (1 + np.exp(-theta[:n_sizes]))[size]
+        return share, floor[size] * share, np.exp(np.clip(linear @ theta[n_sizes:], -60, 60))
 
     def residuals(theta: np.ndarray) -> np.ndarray:
-        F, excess = parts(theta)
+        _, F, excess = parts(theta)
         return (np.log(F + excess) - y) * weight
+
+    def jacobian(theta: np.ndarray) -> np.ndarray:
+        share, F, excess = parts(theta)
+        slopes = np.hstack([is_size * (F * (1 - share))[:, None], linear * excess[:, None]])
+        return slopes * (weight / (F + excess))[:, None]
 
     def started(share: float) -> np.ndarray:
         excess = np.log(np.exp(y) - share * floor[size])
@@ -137,7 +142,7 @@ def fit_horizon_law(
         else [_theta(start, sizes, opts, floor, centre)]
     )
     least_squares = import_extra("scipy.optimize", "the law of the horizon").least_squares
-    fits = [least_squares(residuals, theta, method="trf", max_nfev=400) for theta in starts]
+    fits = [least_squares(residuals, theta, jacobian, max_nfev=400) for theta in starts]
     best = min(fits, key=lambda fit: fit.cost)
     F = floor / (1 + np.exp(-best.x[:n_sizes]))
     levels, slopes, gaps = np.split(best.x[n_sizes:], [n_sizes, n_sizes + n_opts])
