@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from danalab.chat.dialects import iter_conversations
-from danalab.chat.marks import ChatFormat, Rendered
+from danalab.chat.marks import ChatFormat
 from danalab.chat.messages import Conversation
 from danalab.chat.tasks import TASKS, make_task
 from danalab.data import Dataset
@@ -164,7 +164,7 @@ def _has_conversations(word: str) -> bool:
 
 def _of_file(file: Path, chat: ChatFormat, skips: bool) -> TokenizedConversations:
     skipped: list[UserError] = []
-    found = _tokenized(iter_conversations(file, skipped if skips else None), chat, skipped if skips else None)
+    found = _tokenized(iter_conversations(file, skipped if skips else None), chat)
     if skipped:
         log.warning("%s: %d bad lines are left out; the first: %s", file, len(skipped), skipped[0])
     if not len(found):
@@ -179,34 +179,15 @@ def _of_task(word: str, chat: ChatFormat) -> TokenizedConversations:
     )
 
 
-def _tokenized(
-    conversations: Iterable[tuple[str, Conversation]],
-    chat: ChatFormat,
-    skipped: list[UserError] | None = None,
-) -> TokenizedConversations:
+def _tokenized(conversations: Iterable[tuple[str, Conversation]], chat: ChatFormat) -> TokenizedConversations:
     ids, said, ends = array("i"), array("b"), array("q")
     pending = iter(conversations)
     while group := list(islice(pending, _TOGETHER)):
-        for rendered in _rendered(group, chat, skipped):
+        for rendered in chat.render_all([conversation for _, conversation in group]):
             ids.extend(rendered.ids)
             said.extend(rendered.mask)
             ends.append(len(ids))
     return TokenizedConversations(np.array(ids, np.int32), np.array(said, bool), np.array(ends, np.int64))
-
-
-def _rendered(
-    group: Sequence[tuple[str, Conversation]], chat: ChatFormat, skipped: list[UserError] | None
-) -> list[Rendered]:
-    try:
-        return chat.render_all([conversation for _, conversation in group])
-    except UserError as error:  # one text cannot be encoded: find it
-        if len(group) > 1:
-            return [found for each in group for found in _rendered([each], chat, skipped)]
-        told = UserError(f"{group[0][0]}: {error}")
-        if skipped is None:
-            raise told from None
-        skipped.append(told)
-        return []
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from danalab.chat.task_scores import AnswerSettings, evaluate_chat
+from danalab.chat.task_scores import AnswerSettings, Score, evaluate_chat
 from danalab.data import prepare
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
@@ -215,8 +215,8 @@ class Speedrun:
         )
         file.parent.mkdir(exist_ok=True)
         rows = [asdict(task) for task in evaluation.tasks]
-        if evaluation.calls is not None:
-            rows.append({"task": CALLS, "score": asdict(evaluation.calls), "examples": []})
+        if called := [share for task in evaluation.tasks for share in task.called]:
+            rows.append({"task": CALLS, "score": asdict(Score.of(called)), "examples": []})
         write_json(file, {"step": evaluation.step, "tasks": rows})
 
 
