@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from danalab.data.vocabulary import VocabularyInfo
+from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
@@ -130,7 +130,7 @@ def test_an_average_of_the_weights_counts_before_the_run_is_built(monkeypatch):
     needed: list[int] = []
     monkeypatch.setattr(memory, "require_memory", lambda size, *_: needed.append(size))
     for ema in (None, 0.9):
-        spec = resolve(replace(config, ema=ema), VocabularyInfo("data", "bytes", 320, 1, None))
+        spec = resolve(replace(config, ema=ema), Vocabulary("data", "bytes", 320, 1, None))
         memory.check_training_memory(spec, World.single(), CPU)
     assert (needed[1] - needed[0]) / spec.model.exact_params == pytest.approx(
         4, rel=0.01
