@@ -7,6 +7,7 @@ from torch import nn
 
 from danalab.data import Dataset
 from danalab.errors import UserError
+from danalab.models.decoder import require_memory
 from danalab.tables import load
 from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.checkpoint import tensors
@@ -21,7 +22,6 @@ from danalab.train.stage import MakeStage
 from danalab.train.step.average import WeightAverage
 from danalab.train.step.finite_guard import FiniteGuard
 from danalab.train.step.gradients import GradientStep, LossScale
-from danalab.train.step.memory import check_training_memory
 from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver
 from danalab.train.system.device import (
     autocast_context,
@@ -48,7 +48,8 @@ def build_trainer(
     stop = StopRequest() if stop is None else stop
     strategy = strategy_of(world.layout.backend).build(spec, folder, world, stop)
     device = choose_device(config.device)
-    check_training_memory(spec, world, device)
+    needed = spec.memory_gib(spec.batch_size, world.size, recompute=True)
+    require_memory(int(needed * 2**30), device, "training with this model, micro-batch and context")
     set_numerics(config.deterministic)
     seed_everything(config.seed)
     compute_dtype = autocast_dtype(spec.dtype, device)
@@ -66,7 +67,7 @@ def build_trainer(
         seed_everything(config.seed + world.dp_rank)
     driver = OptimizerDriver.build(spec, model, strategy.make_optimizer)
     stage = make_stage(spec, dataset, folder, world, device, autocast)
-    loss_scale = LossScale(device) if compute_dtype == torch.float16 else None
+    loss_scale = LossScale() if compute_dtype == torch.float16 else None
     gradients = GradientStep(
         model,
         driver.parameters,

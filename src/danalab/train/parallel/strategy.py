@@ -40,9 +40,6 @@ class ParallelStrategy:
     """Factor on this rank's loss before its backward pass: gradients are summed over ranks, and some backends average
     them."""
 
-    state_share = 1.0
-    """Fraction of the optimizer state of this rank's weights that this rank holds."""
-
     def __init__(self, world: World):
         self.world = world
         self.parameters: list[Tensor] = []
@@ -90,8 +87,8 @@ class ParallelStrategy:
         # Collectives need a gradient of every parameter on every rank.
         return whole_norms([torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters])
 
-    def scale_gradients(self, factor: Tensor) -> None:
-        """Multiply all gradients by a 0-dim tensor, in place."""
+    def scale_gradients(self, factor: Tensor | float) -> None:
+        """Multiply all gradients by a number, in place."""
         grads = [local(p.grad) for p in self.parameters if p.grad is not None]
         torch._foreach_mul_(grads, factor)
 
@@ -278,7 +275,6 @@ class ZeROStrategy(ParallelStrategy):
     def __init__(self, world: World):
         super().__init__(world)
         self.loss_factor = float(world.dp_size)  # the optimizer averages gradients
-        self.state_share = 1 / world.dp_size
 
     def make_optimizer(self, name: str, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
         assert self.world.mesh is not None
@@ -297,7 +293,7 @@ class ZeROStrategy(ParallelStrategy):
     def gradient_norms(self) -> Tensor:
         return self._optimizer.gradient_norms()
 
-    def scale_gradients(self, factor: Tensor) -> None:
+    def scale_gradients(self, factor: Tensor | float) -> None:
         self._optimizer.scale_gradients(factor)
 
     def whole_states(self, optimizer: torch.optim.Optimizer, name: str) -> Iterator[tuple[Tensor, Tensor]]:
