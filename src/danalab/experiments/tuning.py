@@ -47,7 +47,6 @@ _HOW = {
     "compile",
     "deterministic",
     "device",
-    "diloco_patience",
     "distributed_backend",
     "ema",
     "epochs",

@@ -10,7 +10,7 @@ import copy
 import gc
 import logging
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -81,7 +81,6 @@ class Trainer:
         Raises:
             NonFiniteError: see `FiniteGuard`; the summary is written, checkpoints stay as they are.
         """
-        self._go_to(self.strategy.begin(self.step))
         self._first_step = self.step
         self.logbook.open(self.step)
         self.model.train()
@@ -102,11 +101,9 @@ class Trainer:
                     result = self._make_step(batch, logged)
                     if self.step == self._first_step + 1:
                         self.world.set_collective_timeout(self.spec.collective_timeout)
-                    next_step = self.strategy.after_step(self.step, result.loss)
+                    self.strategy.after_step(self.step)
                     if logged:
                         self._record(result)
-                    if next_step != self.step:
-                        batches = self._jump(batches, next_step)
                     if self.spec.is_saved(self.step):
                         self.time.interval.save_wait += self.save()
                     self.saver.poll()
@@ -128,16 +125,6 @@ class Trainer:
                     callback.close()
                 if isinstance(batches, Generator):
                     batches.close()  # ends a thread that reads ahead
-
-    def _go_to(self, step: int) -> None:
-        if step != self.step:
-            self.step, self.logbook.pending = step, None
-
-    def _jump(self, batches: Iterator[TrainingBatch], step: int) -> Iterator[TrainingBatch]:
-        if isinstance(batches, Generator):
-            batches.close()
-        self._go_to(step)
-        return self.batches.iterate(step)
 
     def _make_step(self, batch: TrainingBatch, logged: bool) -> StepResult:
         number = self.step + 1
@@ -176,7 +163,7 @@ class Trainer:
             start()
 
     def _why_end(self) -> str | None:
-        if self.step >= self.spec.last_step and not self.strategy.pending:
+        if self.step >= self.spec.last_step:
             return "finished"
         if self._is_stopped():
             return "interrupted"
@@ -280,7 +267,6 @@ class Trainer:
             "loss": self.stage.loss.state_dict(),
             "batches": self.batches.state_dict(),
             "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks},
-            "sharing": self.strategy.state_dict(),
             **self.logbook.state_dict(),
         }
 

@@ -98,7 +98,7 @@ class Logbook:
             "update_norm": update_norm,
             "tokens_per_second": (tokens - total.tokens(before)) / seconds,
             "seconds_per_step": interval.seconds / interval.steps,
-            "mfu": flops_rate / (self._peak_flops * self._world.processes) if self._peak_flops else None,
+            "mfu": flops_rate / (self._peak_flops * self._world.size) if self._peak_flops else None,
             "memory_gib": peak_memory_gib(self._device),
             "data_wait": interval.data_wait,
             "save_wait": interval.save_wait,
