@@ -14,13 +14,13 @@ import torch
 from danalab.chat.formats import PlainFormat
 from danalab.chat.marks import ChatFormat
 from danalab.data.tokenizers import load_tokenizer
-from danalab.inference import Request, Statistics, TokenEvent
+from danalab.inference import Request, TokenEvent
 from danalab.models import ModelConfig, build_model
 from danalab.serve.app import create_app
 from danalab.serve.chat_model import ChatModel
 from danalab.serve.server import Server, bind, make_worker
 from danalab.serve.settings import ServerSettings
-from danalab.serve.worker import EngineWorker, Metrics
+from danalab.serve.worker import EngineWorker
 
 
 def tiny_model(seq_len: int = 512, *, base: bool = False) -> ChatModel:
@@ -47,10 +47,6 @@ class ScriptedEngine:
         self.cancelled: list[int] = []
         self.prompts: list[str] = []
         self._next = 0
-
-    @property
-    def statistics(self) -> Statistics:
-        return Statistics(running=len(self.running))
 
     def submit(self, request: Request) -> int:
         prompt = self.model.tokenizer.decode(request.prompt)
@@ -110,14 +106,13 @@ def running_server(
     settings = replace(
         settings or ServerSettings(), port=0, **{"max_batch_size": 8, "max_waiting": 300, **limits}
     )
-    metrics = Metrics()
 
-    def worker_of(model: ChatModel, engine: ScriptedEngine) -> EngineWorker:
-        return EngineWorker(model.name, engine, metrics, max_requests=engine.max_requests)  # pyright: ignore[reportArgumentType]
+    def worker_of(engine: ScriptedEngine) -> EngineWorker:
+        return EngineWorker(engine, max_requests=engine.max_requests)  # pyright: ignore[reportArgumentType]
 
-    worker = make_worker(model, settings, metrics) if engine is None else worker_of(model, engine)
+    worker = make_worker(model, settings) if engine is None else worker_of(engine)
     listener = bind(settings)
-    served = [(model, worker), *((each, worker_of(each, engine)) for each, engine in others)]
+    served = [(model, worker), *((each, worker_of(engine)) for each, engine in others)]
     process = Server(create_app(served, settings), settings, [worker for _, worker in served])
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -30,17 +30,14 @@ ARRIVAL = 0.005
 """Mean time between requests of the trace [s]: all contenders are busy from the first to the last request."""
 LARGEST_BATCH = 32
 """Requests that are computed together on the trace."""
-LARGEST_ALONE = 8
-"""Largest batch of the engine that computes each request alone: in larger ones a token takes as long."""
 
 ENGINES: dict[str, dict[str, Any]] = {
     "danalab": {},
     "danalab bfloat16": {"weight_dtype": "bfloat16"},
     "danalab int8": {"weight_dtype": "int8"},
     "danalab eager": {"backend": "eager"},
-    "danalab eager, batch-invariant": {"backend": "eager", "batch_invariant": True},
 }
-"""Contenders -> settings of `Engine`. The native back end is batch invariant with or without the setting."""
+"""Contenders -> settings of `Engine`."""
 
 
 def measure(batches: Sequence[int], tokens: int, requests: int, rounds: int, say: Say) -> dict[str, Any]:
@@ -110,8 +107,6 @@ def _batch(
     work: dict[str, Work] = {"transformers": lambda: _generate(theirs, prompts, tokens)}
     want = _generate(theirs, prompts, tokens)
     for name, settings in ENGINES.items():
-        if settings.get("batch_invariant") and size > LARGEST_ALONE:
-            continue
         # Without reuse, for the rounds repeat their prompts.
         engine = Engine(model, max_batch_size=size, prefix_reuse=False, **settings)
         work[name] = partial(engine.generate, [_request(prompt, tokens) for prompt in prompts])

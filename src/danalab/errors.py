@@ -22,7 +22,7 @@ _EXTRAS = {
     "data": "datasets fsspec huggingface_hub pyarrow zstandard",
     "hf": "lm_eval transformers",
     "ladder": "scipy",
-    "serve": "llguidance prometheus_client prompt_toolkit starlette uvicorn",
+    "serve": "llguidance starlette uvicorn",
     "theory": "jax optax",
     "track": "tensorboard wandb",
 }

@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import save_file
 
 from danalab.chat.formats import TemplateFormat
-from danalab.chat.messages import Conversation, Message, Part
+from danalab.chat.messages import Conversation, FieldError, Message, Part
 from danalab.cli.app import main
 from danalab.data.tokenizers import load_tokenizer, train_bpe
 from danalab.data.tokenizers.chat_template import ChatTemplate
@@ -16,7 +16,6 @@ from danalab.inference import SamplingParameters
 from danalab.models import ModelConfig, build_model
 from danalab.models.huggingface.convert import to_huggingface
 from danalab.serve.chat_model import ChatSession, open_chat_model
-from danalab.serve.errors import RequestError
 from danalab.serve.requests import ChatRequest, plan_chat
 
 CHATML = """\
@@ -106,7 +105,7 @@ def test_an_answer_ends_with_the_models_own_end_token(stranger):
 def test_tools_are_refused(stranger):
     asked = ChatRequest(messages=[{"role": "user", "content": "x"}], tools=[{"name": "f"}])
     with pytest.raises(
-        RequestError, match="'tools' need a model that danalab sft has trained; stranger is not one"
+        FieldError, match="'tools' need a model that danalab sft has trained; stranger is not one"
     ):
         plan_chat(asked, stranger, 1, "")
     called = Conversation(

@@ -16,7 +16,7 @@ TESTS = Path(__file__).parents[1]
 DRIVER = "inference/kernels_driver.cpp"
 LIBRARIES = (DECODER, OPTIMIZER)
 CXX = [*(flag for flag in FLAGS if flag != "-shared"), *OWN_THREADS]
-CXX += [f"-I{library.sources[0].parent}" for library in LIBRARIES]
+CXX += [f"-I{folder}" for folder in {path.parent for library in LIBRARIES for path in library.sources}]
 
 
 def build(target: list[str], tmp_path: Path) -> Path:

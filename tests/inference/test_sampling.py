@@ -22,7 +22,7 @@ def sequence(prompt: list[int] | None = None, constraint: Any = None, **paramete
     request = Request(
         prompt or [0], SamplingParameters(**{"temperature": 1.0, "seed": 0, **parameters}), constraint
     )
-    return RequestState(0, request, 1, frozenset(), 1000)
+    return RequestState(0, request, 1, frozenset())
 
 
 def drawn(logits: torch.Tensor, count: int = 400, **parameters: Any) -> set[int]:
@@ -54,13 +54,14 @@ def test_a_huge_top_k_keeps_all_tokens_beside_a_small_one():
     assert set(tokens[1::2]) == {0, 1, 2, 3}
 
 
-def test_reported_log_probabilities_may_be_the_models_own():
-    changes = {"temperature": 0.3, "top_k": 2, "logit_bias": {3: 9.0}, "logprobs": 2}
-    rows = [sequence(**changes), sequence(**changes, model_logprobs=True)]
-    after, own = draw(LOGITS.repeat(2, 1), rows).tops
-    assert after[0][0] == 3
-    assert [token for token, _ in own] == [0, 1]
-    assert [math.exp(value) for _, value in own] == pytest.approx([0.5, 0.3])
+def test_with_alternatives_log_probabilities_are_the_models_own():
+    changes = {"temperature": 0.3, "top_k": 2, "logit_bias": {3: 9.0}}
+    found = draw(LOGITS.repeat(2, 1), [sequence(**changes), sequence(**changes, logprobs=2)])
+    assert found.tokens == [3, 3]
+    assert [math.exp(value) for value in found.logprobs] == pytest.approx([1.0, 0.05], abs=1e-3)
+    assert found.tops[0] == ()
+    assert [token for token, _ in found.tops[1]] == [0, 1]
+    assert [math.exp(value) for _, value in found.tops[1]] == pytest.approx([0.5, 0.3])
 
 
 def test_a_tiny_temperature_is_greedy_and_does_not_overflow():
@@ -101,22 +102,20 @@ def test_a_row_does_not_depend_on_the_other_rows(others: list[dict[str, Any]]):
 
 
 def test_log_probabilities_are_those_of_the_distribution_that_was_drawn_from():
-    found = one(LOGITS, sequence(top_k=2, temperature=0.5, logprobs=3))
+    found = one(LOGITS, sequence(top_k=2, temperature=0.5))
     scaled = (LOGITS[:2] / 0.5).log_softmax(0).tolist()
     assert found.logprobs[0] == pytest.approx(scaled[found.tokens[0]])
-    assert [token for token, _ in found.tops[0][:2]] == [0, 1]
-    assert [value for _, value in found.tops[0]] == pytest.approx([*scaled, -math.inf])
     greedy = one(LOGITS, sequence(temperature=0.0, logprobs=1))
     assert greedy.logprobs[0] == pytest.approx(math.log(0.5))
     assert greedy.tops[0] == [(0, pytest.approx(math.log(0.5)))]
 
 
 def test_penalties_lower_the_logits_of_tokens_that_occurred():
-    row = sequence([1, 1, 3], temperature=0.0, repetition_penalty=2.0, logprobs=4)
+    row = sequence([1, 1, 3], temperature=0.0, repetition_penalty=2.0)
     logits = torch.tensor([1.0, 3.0, 1.6, -1.0])
     assert one(logits, row).tokens == [2]  # 3 / 2 < 1.6
-    assert dict(one(logits, row).tops[0])[3] == pytest.approx(
-        -2.0 - torch.tensor([1.0, 1.5, 1.6, -2.0]).logsumexp(0)
+    assert one(logits, row).logprobs == pytest.approx(
+        [1.6 - float(torch.tensor([1.0, 1.5, 1.6, -2.0]).logsumexp(0))]
     )
     row = sequence([1], temperature=0.0, presence_penalty=1.0, frequency_penalty=0.5)
     assert row.counts is not None

@@ -12,7 +12,7 @@ from danalab.inference.scheduler import BlockPool, Scheduler
 
 def sequence(number: int, length: int, scope: str = "", limit: int = 8) -> RequestState:
     request = Request([1 + number] * length, SamplingParameters(), prefix_scope=scope)
-    return RequestState(number, request, limit, frozenset(), 1000)
+    return RequestState(number, request, limit, frozenset())
 
 
 def scheduler(blocks: int = 100, **changes: int) -> Scheduler:
@@ -27,7 +27,7 @@ def step(of: Scheduler) -> dict[int, int]:
         of.advance(chunk)
         if not chunk.sequence.pending:
             chunk.sequence.drawn += 1
-            chunk.sequence.extend([7], 1000)
+            chunk.sequence.tokens.append(7)
     return {chunk.sequence.id: chunk.length for chunk in chunks}
 
 
@@ -76,15 +76,14 @@ def test_the_youngest_gives_up_its_blocks_and_comes_back_first():
     assert step(of).keys() == {1, 2}
 
 
-def test_only_whole_aligned_pieces_are_reused():
-    of = scheduler(align=8)
-    first = sequence(0, 21)
+def test_full_blocks_are_reused_but_for_the_last_token():
+    of = scheduler()
+    first = sequence(0, 20)
     of.add(first)
-    assert [step(of)[0] for _ in range(4)] == [8, 8, 5, 1]
+    assert [step(of)[0] for _ in range(2)] == [20, 1]
     of.remove(first)
-    again = sequence(0, 21)
-    of.add(again)
-    assert step(of) == {0: 5}
+    of.add(sequence(0, 20))
+    assert step(of) == {0: 4}
     assert of.reused == 16
 
 

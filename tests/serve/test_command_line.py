@@ -139,13 +139,13 @@ def test_a_long_error_is_cut_and_has_no_control_characters(capsys):
 
 @pytest.mark.slow
 def test_chat_answers_questions_and_obeys_commands(chat_run):
-    lines = "hello\n/retry\nhello\n/reset\n/system Be brief.\nhello\n/nothing\n\udcff\n/help\n/exit\n"
+    lines = "hello\n/retry\nhello\n/reset\nhello\n/nothing\n\udcff\n/help\n/exit\n"
     process = start(
         "chat", chat_run, "--max-tokens", "5", "--seed", "3", stdin=subprocess.PIPE, errors="surrogateescape"
     )
     out, error = process.communicate(lines, timeout=PATIENCE)  # with a byte that is no UTF-8
     assert process.returncode == 0
-    assert "/reset        forget the conversation" in out
+    assert "/reset   forget the conversation" in out
     assert "no command /nothing; /help lists them" in error
     assert "chat-run, context 128 tokens" in error
     assert "Traceback" not in error

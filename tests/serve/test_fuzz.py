@@ -5,7 +5,7 @@ import contextlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danalab.serve.errors import RequestError
+from danalab.errors import UserError
 from danalab.serve.requests import ChatRequest, CompletionRequest, plan_chat, plan_completion, read_request
 from servers import tiny_model
 
@@ -48,5 +48,5 @@ def test_any_request_is_planned_or_refused(said, more):
         (ChatRequest, plan_chat, {"messages": said, **more}),
         (CompletionRequest, plan_completion, {"prompt": said, **more}),
     ):
-        with contextlib.suppress(RequestError):
+        with contextlib.suppress(UserError):
             plan(read_request(kind, body)[0], MODEL, 2, "")

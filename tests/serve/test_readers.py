@@ -7,7 +7,7 @@ import pytest
 from danalab.chat.messages import Conversation, Message
 from danalab.errors import UserError
 from danalab.inference import Request, SamplingParameters, TokenEvent
-from danalab.serve.answers import Answer, ChatReader
+from danalab.serve.answers import ChatReader, Delta
 from danalab.serve.chat_model import ChatSession
 from danalab.serve.errors import RequestError
 from danalab.serve.requests import ChatRequest, plan_chat
@@ -30,10 +30,10 @@ class Forcing:
 
 def read(
     *pieces: str | int, finish: str | None = "stop", stop: tuple[str, ...] = ()
-) -> tuple[Answer, list, list[int]]:
+) -> tuple[Delta, list, list[int]]:
     """The answer of a reader to texts and special tokens, the text of each delta, and what was forced."""
     request = Request([1], SamplingParameters(max_tokens=99, stop=stop, stop_tokens=FORMAT.stop_tokens))
-    reader, answer, texts, engine = ChatReader(FORMAT, request), Answer(), [], Forcing()
+    reader, answer, texts, engine = ChatReader(FORMAT, request), Delta(), [], Forcing()
     tokens = [
         id_
         for piece in pieces
@@ -43,7 +43,7 @@ def read(
         reason = finish if place == len(tokens) - 1 else None
         delta = reader.read(TokenEvent(0, token, -1.0, [], reason), engine)  # pyright: ignore[reportArgumentType]
         texts.append(delta.text)
-        answer.add(delta)
+        answer += delta
     return answer, texts, engine.forced
 
 
@@ -88,8 +88,8 @@ def test_an_engine_that_cannot_draw_is_an_error():
 
 def test_each_choice_has_a_seed_of_its_own():
     asked = ChatRequest(messages=[{"role": "user", "content": "hi"}], seed=2**63 - 1, max_tokens=4, n=3)
-    plan = plan_chat(asked, MODEL, 4, "")
-    assert [request.parameters.seed for request, _ in plan.pairs] == [2**63 - 1, 0, 1]
+    pairs, _ = plan_chat(asked, MODEL, 4, "")
+    assert [request.parameters.seed for request, _ in pairs] == [2**63 - 1, 0, 1]
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 5, 30])

@@ -27,18 +27,18 @@ class Flags(ModelFlags):
 
 def run(flags: Flags) -> None:
     """Talk to a model in the terminal; /help lists commands."""
-    from danalab.chat.terminal import Terminal
+    from danalab.chat.terminal import answer, talk
     from danalab.inference.request import SamplingParameters
     from danalab.serve.chat_model import ChatSession
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed")
     sampling = SamplingParameters(**{name: getattr(flags, name) for name in names})
     model = flags.open()
-    terminal = Terminal(ChatSession(model, sampling, flags.system))
+    session = ChatSession(model, sampling, flags.system)
     if not model.is_chat:
         print(BASE_MODEL, file=sys.stderr)
     if flags.prompt is not None:
-        terminal.answer(flags.prompt)
+        answer(session, flags.prompt)
         return
     print(f"{model.name}, context {model.context} tokens; /help lists commands", file=sys.stderr)
-    terminal.run()
+    talk(session)

@@ -29,8 +29,6 @@ class Flags(JsonFlags, ModelFlags):
     """Positive logits of tokens that occurred are divided by it, negative ones multiplied; 1: none."""
     stop: tuple[str, ...] = ()
     """Strings that end the text; they are not part of it."""
-    sliding_window: bool = False
-    """Continue beyond the model's context: when it is full, the model rereads its second half."""
     samples: int = 1
     """Number of continuations."""
     seed: int = 0
@@ -39,8 +37,6 @@ class Flags(JsonFlags, ModelFlags):
     """Device to decode on: cpu, cuda or cuda:N."""
     weight_dtype: Literal["float32", "bfloat16", "int8"] | None = None
     """Number format of matrices while decoding on a CPU; smaller is faster and less exact; default the model's."""
-    batch_invariant: bool = False
-    """Make sure that a text is bitwise the same alone and among other samples; needs float32 on a CPU."""
     interactive: bool = False
     """Ask for prompts until an empty line or the end of input; ignores --prompt."""
 
@@ -53,25 +49,15 @@ def run(flags: Flags) -> None:
         raise UserError(f"--samples {flags.samples}: must be at least 1")
     if not abs(flags.seed) + flags.samples < 2**63:
         raise UserError(f"--seed {flags.seed}: must be below 2^63")
-    names = (
-        "max_tokens",
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "repetition_penalty",
-        "stop",
-        "sliding_window",
-    )
+    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop")
     settings = {name: getattr(flags, name) for name in names}
     SamplingParameters(**settings)  # raises before a model is loaded
     from danalab.serve.chat_model import open_text_generator
 
-    source, engine = (
-        flags.source(),
-        {"weight_dtype": flags.weight_dtype, "batch_invariant": flags.batch_invariant},
+    source = flags.source()
+    generator = open_text_generator(
+        *source, flags.step, flags.tokenizer, flags.device, weight_dtype=flags.weight_dtype
     )
-    generator = open_text_generator(*source, flags.step, flags.tokenizer, flags.device, **engine)
     if flags.json:
         parameters = [SamplingParameters(seed=flags.seed + i, **settings) for i in range(flags.samples)]
         samples = [

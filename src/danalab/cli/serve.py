@@ -31,7 +31,7 @@ class Flags(ServerSettings, ModelFlags):
 def run(flags: Flags) -> None:
     """Serve runs' models: a chat page, and an API in OpenAI's schema under /v1."""
     settings = replace(flags, api_key=_keys(flags))
-    for module in ("starlette", "prometheus_client", "uvicorn"):  # before a model is read
+    for module in ("starlette", "uvicorn"):  # before a model is read
         import_extra(module, "danalab serve")
     from danalab.serve.server import bind, serve
 

@@ -1,16 +1,9 @@
 """Text from a model: an engine with continuous batching, sampling parameters, constraints, tokens to text."""
 
-from danalab.inference.engine import Engine, Statistics
+from danalab.inference.engine import Engine
 from danalab.inference.generator import TextGenerator
 from danalab.inference.json_constraint import JsonConstraint
-from danalab.inference.request import (
-    Completion,
-    Request,
-    SamplingParameters,
-    TextStream,
-    TokenConstraint,
-    TokenEvent,
-)
+from danalab.inference.request import Completion, Request, SamplingParameters, TextStream, TokenEvent
 
 __all__ = [
     "Completion",
@@ -18,9 +11,7 @@ __all__ = [
     "JsonConstraint",
     "Request",
     "SamplingParameters",
-    "Statistics",
     "TextGenerator",
     "TextStream",
-    "TokenConstraint",
     "TokenEvent",
 ]

@@ -12,35 +12,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from danalab.errors import UserError
 from danalab.inference.request import RequestState
 from danalab.inference.scheduler import BlockPool, Chunk
 from danalab.models.cache import Cache, KeyValues, State, continuation_mask
 from danalab.models.decoder import Decoder
 
-PIECE = 64
-"""Pieces of prompts begin and end at multiples of this, with batch invariance [tokens]."""
-
 
 class EagerBackend:
-    """Logits by the model's layers; `alone`: a sequence at a time, as torch's kernels round by the batch."""
+    """Logits by the model's layers. `pool` is None where the model has no attention."""
 
-    def __init__(
-        self,
-        model: Decoder,
-        pool: BlockPool | None,
-        _slots: int,
-        _rows: int,
-        weight_dtype: str | None,
-        alone: bool,
-    ):
-        if weight_dtype is not None:
-            raise UserError(
-                f"weight_dtype {weight_dtype}: the eager back end computes with the model's own weights"
-            )
-        self._model, self._alone = model, alone
+    def __init__(self, model: Decoder, pool: BlockPool | None):
+        self._model = model
         self.sampler = None
-        self.align = PIECE if alone else None
         self.reuses = pool is not None and not model.config.linear_attention
         self._memory = [
             KeyValueBlocks(pool) if pool is not None else None for _ in range(model.config.n_layers)
@@ -49,23 +32,15 @@ class EagerBackend:
     @torch.no_grad()
     def run(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[RequestState]]:
         """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""
-        single = [
-            chunk for chunk in chunks if chunk.length == 1 and not self._alone and chunk.sequence.computed
-        ]
-        groups = [
-            [chunk] for chunk in chunks if self._alone or chunk.length > 1 or not chunk.sequence.computed
-        ]
+        single = [chunk for chunk in chunks if chunk.length == 1 and chunk.sequence.computed]
+        groups = [[chunk] for chunk in chunks if chunk.length > 1 or not chunk.sequence.computed]
         hidden, sequences = [], []
         for group in [*groups, *([single] if single else [])]:
             last = self._hidden(group)
             ends = [row for row, chunk in enumerate(group) if chunk.sequence.pending == chunk.length]
             hidden.append(last if len(ends) == len(group) else last[ends])
             sequences += [group[row].sequence for row in ends]
-        weight = self._model.head_weight
-        if self._alone:  # one product for each sequence
-            logits = [F.linear(row, weight) for each in hidden for row in each.split(1)]
-            return torch.cat(logits or [weight[:0]]), sequences
-        return F.linear(torch.cat(hidden), weight), sequences
+        return F.linear(torch.cat(hidden), self._model.head_weight), sequences
 
     def _hidden(self, chunks: Sequence[Chunk]) -> Tensor:
         """Input of the head after the last token of each chunk, [N, D]; all chunks have the same length."""

@@ -7,20 +7,15 @@
 
 Requests join and leave between steps. A step computes one token of every running request and a piece of the prompts of
 new ones, then draws the next tokens. The text of a request with a seed does not depend on the others, except for
-rounding: see `batch_invariant`. The engine is not thread-safe: one thread drives it.
+rounding in the eager back end. The engine is not thread-safe: one thread drives it.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from danalab.errors import UserError, nearest
 from danalab.inference.eager import EagerBackend
@@ -34,12 +29,13 @@ from danalab.inference.request import (
     TextStream,
     TokenEvent,
 )
-from danalab.inference.sampling import DrawnTokens, PlainSampler, draw
-from danalab.inference.scheduler import BlockPool, Chunk, Scheduler
+from danalab.inference.sampling import DrawnTokens, draw
+from danalab.inference.scheduler import BlockPool, Scheduler
 from danalab.models.decoder import Decoder
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
+    from danalab.inference.native_decoding import NativeBackend
 
 log = logging.getLogger(__name__)
 
@@ -51,26 +47,6 @@ CACHE_BYTES = 4 << 30
 """Limit on the default size of the cache; memory is used when it is written to."""
 
 
-@dataclass
-class Statistics:
-    """Counts since the engine was made, and the present load."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    """Tokens of prompts that were submitted."""
-    reused_tokens: int = 0
-    """Tokens whose keys and values were in the cache."""
-    generated_tokens: int = 0
-    preemptions: int = 0
-    finished: Counter[str] = field(default_factory=Counter)
-    """Requests by the reason of their end."""
-    running: int = 0
-    waiting: int = 0
-    cache_blocks: int = 0
-    """Blocks of the cache; 0: the model has no attention."""
-    cache_blocks_used: int = 0
-
-
 class Engine:
     """Continuous batching of requests on one model.
 
@@ -80,14 +56,13 @@ class Engine:
         max_batch_size: requests that are computed at the same time.
         cache_tokens: positions of all requests for which there is cache; None: enough for `max_batch_size` whole
             contexts, up to 4 GiB.
-        batch_invariant: the tokens and log-probabilities of a request are bitwise the same alone or in any batch, in
-            any order, with or without reused prefixes. CPU and float32 only.
         weight_dtype: "float32", "bfloat16" or "int8" (a scale for each output feature): how the native back end stores
             matrices; None: as the model.
         prefix_reuse: keep the keys and values of prompts for later requests with the same beginning.
         n_valid: ids from this one on are never drawn; None: the tokenizer's, or all are valid.
         end_tokens: ids that end a text; None: the tokenizer's end-of-text token, or none.
-        backend: "native", "eager", or "auto": native where it can compute the model.
+        backend: "native", where the tokens and log-probabilities of a request are bitwise the same alone or in any
+            batch; "eager"; or "auto": native where it can compute the model.
     Raises:
         UserError: a setting out of range, or one that the back end does not support.
     """
@@ -99,7 +74,6 @@ class Engine:
         *,
         max_batch_size: int = 32,
         cache_tokens: int | None = None,
-        batch_invariant: bool = False,
         weight_dtype: str | None = None,
         prefix_reuse: bool = True,
         n_valid: int | None = None,
@@ -120,38 +94,29 @@ class Engine:
         if end_tokens is None:
             end_tokens = () if tokenizer is None else (tokenizer.eos_id,)
         self.model, self.tokenizer, self._ends = model, tokenizer, frozenset(end_tokens)
-        pool = _pool(model, max_batch_size, cache_tokens)
-        self._backend = make_backend(
-            backend, model, pool, max_batch_size, STEP_TOKENS + max_batch_size, weight_dtype, batch_invariant
-        )
-        align = self._backend.align
-        self._scheduler = Scheduler(
+        pool, step_tokens = _pool(model, max_batch_size, cache_tokens), STEP_TOKENS + max_batch_size
+        self._backend = _backend(backend, model, pool, max_batch_size, step_tokens, weight_dtype)
+        self.scheduler = Scheduler(
             pool,
             max_batch_size=max_batch_size,
-            step_tokens=STEP_TOKENS + max_batch_size,
+            step_tokens=step_tokens,
             prefix_reuse=prefix_reuse and self._backend.reuses,
-            align=align,
-            reserve=None if align is None else config.seq_len,
         )
         self._sequences: dict[int, RequestState] = {}
         self._next, self._empty = 0, list[TokenEvent]()
-        self._counts = Statistics()
 
     # ---- requests ----
 
     def submit(self, request: Request) -> int:
         """Queue a request; returns its number. Raises UserError: as of `check`."""
         limit, parameters = self.check(request), request.parameters
-        sequence = RequestState(
-            self._next, request, limit, self.end_tokens(parameters), self.model.config.seq_len
-        )
+        sequence = RequestState(self._next, request, limit, self.end_tokens(parameters))
         if parameters.stop:
             sequence.stream = self.text_stream(parameters)
         self._next += 1
-        self._counts.prompt_tokens += len(request.prompt)
         self._sequences[sequence.id] = sequence
         if limit:
-            self._scheduler.add(sequence)
+            self.scheduler.add(sequence)
         else:
             self._empty.append(TokenEvent(sequence.id, -1, math.nan, (), "length"))
         return sequence.id
@@ -173,8 +138,7 @@ class Engine:
             if not 0 <= token < self._n_valid:
                 raise UserError(f"logit_bias: token id {token} is outside the vocabulary of {self._n_valid}")
         limit = parameters.token_limit(len(request.prompt), config.seq_len)
-        pool = self._scheduler.pool
-        longest = min(len(request.prompt) + limit, config.seq_len)
+        pool, longest = self.scheduler.pool, len(request.prompt) + limit
         if pool is not None and pool.blocks_for(longest) > pool.n_blocks:
             raise UserError(
                 f"the request may need {longest} tokens of cache, and there are {pool.n_blocks * pool.block_size}; "
@@ -190,7 +154,7 @@ class Engine:
         if sequence is None:
             return False
         self._empty = [event for event in self._empty if event.request_id != number]
-        self._end(sequence, "cancelled")
+        self._end(sequence)
         return True
 
     def force(self, number: int, tokens: Sequence[int]) -> None:
@@ -207,15 +171,15 @@ class Engine:
         config = self.model.config
         if any(not 0 <= token < config.vocab_size for token in tokens):
             raise UserError(f"a forced token is outside the model's vocabulary of {config.vocab_size}")
-        if len(sequence.tokens) + len(tokens) >= config.seq_len and not sequence.parameters.sliding_window:
+        if len(sequence.tokens) + len(tokens) >= config.seq_len:
             raise UserError(
                 f"{len(tokens)} forced tokens after {len(sequence.tokens)} exceed the context of {config.seq_len}"
             )
-        self._extend(sequence, tokens)
+        sequence.tokens.extend(tokens)
 
     def end_tokens(self, parameters: SamplingParameters) -> frozenset[int]:
         """Ids that end a text with these parameters."""
-        return frozenset(parameters.stop_tokens) | (frozenset() if parameters.ignore_end else self._ends)
+        return self._ends.union(parameters.stop_tokens)
 
     def text_stream(self, parameters: SamplingParameters) -> TextStream:
         """The text of the tokens of a request with these parameters, up to its end; needs a tokenizer."""
@@ -234,14 +198,13 @@ class Engine:
         """Compute one step; returns the tokens that were drawn, in no particular order."""
         events, self._empty = self._empty, []
         for event in events:
-            self._end(self._sequences[event.request_id], "length")
-        chunks = self._scheduler.plan()
+            self._end(self._sequences[event.request_id])
+        chunks = self.scheduler.plan()
         if not chunks:
             return events
-        self._counts.steps += 1
         logits, sequences = self._backend.run(chunks)
         for chunk in chunks:
-            self._scheduler.advance(chunk)
+            self.scheduler.advance(chunk)
         if sequences:
             drawn = draw(logits[:, : self._n_valid], sequences, self._backend.sampler)
             events += [self._take(sequence, row, drawn) for row, sequence in enumerate(sequences)]
@@ -286,23 +249,8 @@ class Engine:
         if self.busy:
             raise UserError("reload needs an idle engine: requests are running")
         self._backend.reload()
-        if self._scheduler.pool is not None:
-            self._scheduler.pool.forget()
-
-    @property
-    def statistics(self) -> Statistics:
-        """Counts so far and the present load."""
-        scheduler, pool = self._scheduler, self._scheduler.pool
-        return replace(
-            self._counts,
-            reused_tokens=scheduler.reused,
-            preemptions=scheduler.preemptions,
-            finished=Counter(self._counts.finished),
-            running=len(scheduler.running),
-            waiting=scheduler.waiting,
-            cache_blocks=0 if pool is None else pool.n_blocks,
-            cache_blocks_used=0 if pool is None else pool.n_blocks - pool.available,
-        )
+        if self.scheduler.pool is not None:
+            self.scheduler.pool.forget()
 
     # ---- one token ----
 
@@ -310,12 +258,11 @@ class Engine:
         token = drawn.tokens[row]
         reason: FinishReason | None = "error" if token < 0 else self._accept(sequence, token)
         if reason is not None:
-            self._end(sequence, reason)
+            self._end(sequence)
         return TokenEvent(sequence.id, token, drawn.logprobs[row], drawn.tops[row], reason)
 
     def _accept(self, sequence: RequestState, token: int) -> FinishReason | None:
         """Add a drawn token to its sequence; returns the reason if the sequence ends."""
-        self._counts.generated_tokens += 1
         sequence.drawn += 1
         if sequence.counts is not None and sequence.seen is not None:
             sequence.counts[token] += 1
@@ -330,20 +277,15 @@ class Engine:
                 return "stop"
         if sequence.drawn >= sequence.limit:
             return "length"
-        if len(sequence.tokens) >= self.model.config.seq_len and not sequence.parameters.sliding_window:
+        if len(sequence.tokens) >= self.model.config.seq_len:
             return "length"  # forced tokens have taken the space
-        self._extend(sequence, (token,))
+        sequence.tokens.append(token)
         return None
 
-    def _extend(self, sequence: RequestState, tokens: Sequence[int]) -> None:
-        if sequence.extend(tokens, self.model.config.seq_len):
-            self._scheduler.release(sequence)
-
-    def _end(self, sequence: RequestState, reason: FinishReason) -> None:
-        self._counts.finished[reason] += 1
+    def _end(self, sequence: RequestState) -> None:
         del self._sequences[sequence.id]
         if sequence.limit:
-            self._scheduler.remove(sequence)
+            self.scheduler.remove(sequence)
 
 
 def _pool(model: Decoder, max_batch_size: int, cache_tokens: int | None) -> BlockPool | None:
@@ -361,58 +303,29 @@ def _pool(model: Decoder, max_batch_size: int, cache_tokens: int | None) -> Bloc
     return BlockPool(-(-cache_tokens // BLOCK), BLOCK)
 
 
-class Backend(Protocol):
-    """Computes logits; made of (model, pool, slots, rows, weight_dtype, batch_invariant). UserError: it cannot.
+def _backend(
+    name: str, model: Decoder, pool: BlockPool | None, slots: int, rows: int, weight_dtype: str | None
+) -> EagerBackend | NativeBackend:
+    """The back end "native" or "eager"; "auto": the native one where it can. UserError: it cannot do what is asked.
 
-    A step has up to `rows` tokens of `slots` sequences. `pool` is None where the model has no attention, `weight_dtype`
-    where matrices are to be as in the model.
+    Its `run` computes chunks of up to `rows` tokens of `slots` sequences; its `sampler` draws tokens of plain sequences
+    (None: torch does); `reuses`: whether prefixes can be reused, which recurrent states cannot.
     """
-
-    align: int | None
-    """Pieces of prompts must end at multiples of this; None: anywhere."""
-    reuses: bool
-    """Whether prefixes can be reused: not where layers have recurrent states."""
-
-    @property
-    def sampler(self) -> PlainSampler | None:
-        """Draws tokens of plain sequences; None: torch does."""
-        ...
-
-    def run(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[RequestState]]:
-        """Compute the chunks; returns logits [N, V] and the sequences whose next token they give."""
-        ...
-
-    def reload(self) -> None:
-        """Use the model's present weights."""
-        ...
-
-
-def make_backend(
-    name: str,
-    model: Decoder,
-    pool: BlockPool | None,
-    slots: int,
-    rows: int,
-    weight_dtype: str | None,
-    batch_invariant: bool,
-) -> Backend:
-    """The back end "native" or "eager"; "auto": the native one where it can. UserError: it cannot do what is asked."""
     from danalab.inference.native_decoding import NativeBackend
 
-    weight = model.head_weight
-    if batch_invariant and (weight.device.type != "cpu" or weight.dtype != torch.float32):
-        raise UserError(
-            f"batch invariance needs a float32 model on the CPU, not {weight.dtype}, {weight.device}"
-        )
     if name not in ("auto", "native", "eager"):
         raise UserError(
             f"unknown back end '{name}'{nearest(name, ('native', 'eager'))}; known: native, eager"
         )
+    if name == "eager" and weight_dtype is not None:
+        raise UserError(
+            f"weight_dtype {weight_dtype}: the eager back end computes with the model's own weights"
+        )
     if name != "eager":
         try:
-            return NativeBackend(model, pool, slots, rows, weight_dtype, batch_invariant)
+            return NativeBackend(model, pool, slots, rows, weight_dtype)
         except UserError as error:
             if name == "native" or weight_dtype is not None:
                 raise
             log.info("decoding by the model's own layers, which is slower: %s", error)
-    return EagerBackend(model, pool, slots, rows, weight_dtype, batch_invariant)
+    return EagerBackend(model, pool)

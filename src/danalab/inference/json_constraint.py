@@ -64,16 +64,13 @@ class JsonConstraint:
     """Tokens whose text is one JSON value that matches a schema, then the end-of-text token.
 
     Args:
-        schema: JSON schema; None: any object.
-        whitespace: allow whitespace between the parts, as the model likes; otherwise the text is compact.
+        schema: JSON schema; None: any object. The text is compact, without whitespace between its parts.
     Raises:
         MissingExtra: llguidance is not installed.
         UserError: the schema is wrong, too large, uses something that is not supported, or allows no text.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, schema: Mapping[str, Any] | None = None, *, whitespace: bool = False
-    ):
+    def __init__(self, tokenizer: Tokenizer, schema: Mapping[str, Any] | None = None):
         import_extra("llguidance", "constrained decoding")
         self._bits = np.zeros(-(-tokenizer.n_tokens // 32), dtype=np.uint32)
         self._n_tokens = tokenizer.n_tokens
@@ -81,23 +78,21 @@ class JsonConstraint:
         try:
             given = json.dumps(schema)
             obstacle = TOO_LARGE if len(given) > MAX_SCHEMA else ""
-            if not obstacle and self._compile(tokenizer, json.dumps(_closed(schema)), whitespace):
-                obstacle = self._compile(tokenizer, given, whitespace)  # closed, a schema may allow nothing
+            if not obstacle and self._compile(tokenizer, json.dumps(_closed(schema))):
+                obstacle = self._compile(tokenizer, given)  # closed, a schema may allow nothing
         except RecursionError:
             obstacle = "it is nested too deeply"
         if obstacle:
             raise UserError(f"the JSON schema cannot be used: {obstacle}")
 
-    def _compile(self, tokenizer: Tokenizer, schema: str, whitespace: bool) -> str:
+    def _compile(self, tokenizer: Tokenizer, schema: str) -> str:
         """Make the grammar of a schema; returns what is wrong with it, empty: nothing."""
         import llguidance
 
         obstacle = _obstacle(schema)
         if obstacle:
             return obstacle
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(
-            schema, defaults=None if whitespace else _COMPACT
-        )
+        grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=_COMPACT)
         limits = llguidance.LLParserLimits(initial_lexer_fuel=_FUEL)
         self._matcher = llguidance.LLMatcher(_tokenizer(tokenizer), grammar, log_level=0, limits=limits)
         return first_line(self._matcher.get_error()) if self._matcher.is_error() else self._dead_end()

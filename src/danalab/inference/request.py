@@ -11,12 +11,13 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from danalab.errors import UserError
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
+    from danalab.inference.json_constraint import JsonConstraint
 
 DEFAULT_TOKENS = 128
 """Tokens that are added by default, if the model's context has the space."""
@@ -55,8 +56,8 @@ class SamplingParameters:
     """Parameters of one request; UserError: a value out of range.
 
     The logits are changed in this order: penalties, `logit_bias`, the constraint of the request, temperature, top_k,
-    top_p, min_p. The reported log-probabilities are those of the distribution that the token was drawn from; with
-    temperature 0, those before the division by the temperature.
+    top_p, min_p. The log-probability of a token is that in the distribution that it was drawn from (with temperature 0,
+    before the division by the temperature), or the model's own, before all changes, where `logprobs` is given.
     """
 
     max_tokens: int | None = None
@@ -83,14 +84,8 @@ class SamplingParameters:
     """The text ends before the first of these strings."""
     stop_tokens: Collection[int] = ()
     """Token ids that end the text, in addition to the engine's end tokens."""
-    ignore_end: bool = False
-    """The engine's end tokens do not end the text."""
     logprobs: int | None = None
     """Report this number of alternatives with each token; None: only the log-probability of the token itself."""
-    model_logprobs: bool = False
-    """Where `logprobs` is given, log-probabilities are the model's own: before all changes of the logits."""
-    sliding_window: bool = False
-    """Continue beyond the context: when it is full, the model rereads its second half. Otherwise an error."""
 
     def __post_init__(self) -> None:
         for name, (is_allowed, expected) in _RANGES.items():
@@ -106,36 +101,17 @@ class SamplingParameters:
         """Whether logits depend on the tokens so far."""
         return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty)
 
-    @property
-    def reports_model(self) -> bool:
-        """Whether the reported log-probabilities are the model's own."""
-        return self.model_logprobs and self.logprobs is not None
-
     def token_limit(self, prompt_length: int, seq_len: int) -> int:
-        """Tokens to add at most to `prompt_length`; UserError: more than the context, without a sliding window."""
-        if self.max_tokens is None:
-            space = DEFAULT_TOKENS if self.sliding_window else seq_len - prompt_length
-            wanted = max(1, min(DEFAULT_TOKENS, space))
-        else:
-            wanted = self.max_tokens
-        if prompt_length + wanted > seq_len and not self.sliding_window:
+        """Tokens to add at most to `prompt_length`; UserError: more than the context."""
+        wanted = self.max_tokens
+        if wanted is None:
+            wanted = max(1, min(DEFAULT_TOKENS, seq_len - prompt_length))
+        if prompt_length + wanted > seq_len:
             raise UserError(
                 f"a prompt of {prompt_length} tokens and max_tokens {wanted} are {prompt_length + wanted} together, "
-                f"more than the model's seq_len {seq_len}; a sliding window goes beyond it"
+                f"more than the model's seq_len {seq_len}"
             )
         return wanted
-
-
-class TokenConstraint(Protocol):
-    """Restricts the next token of one request, for example to a grammar."""
-
-    def mask(self) -> Any:
-        """Allowed tokens: bool [n], an array or a tensor; ids from n on are not allowed."""
-        ...
-
-    def advance(self, token: int) -> None:
-        """Take note of the token that was drawn."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -145,7 +121,8 @@ class Request:
     prompt: Sequence[int]
     """Token ids."""
     parameters: SamplingParameters = field(default_factory=SamplingParameters)
-    constraint: TokenConstraint | None = None
+    constraint: JsonConstraint | None = None
+    """Restricts the next token: anything with `mask()`, bool [n] of allowed ids, and `advance(token)`."""
     prefix_scope: str = ""
     """Cached prefixes are shared among requests of the same scope only; queues are served scope by scope in turn."""
 
@@ -178,21 +155,16 @@ class Completion:
 
 
 class RequestState:
-    """One request inside the engine, with limit of tokens to draw, ids that end it, and the model's context."""
+    """One request inside the engine, with its limit of tokens to draw, and the ids that end it."""
 
-    def __init__(self, number: int, request: Request, limit: int, ends: frozenset[int], seq_len: int):
+    def __init__(self, number: int, request: Request, limit: int, ends: frozenset[int]):
         parameters = request.parameters
-        self.id, self.request, self.parameters, self.limit, self.ends = (
-            number,
-            request,
-            parameters,
-            limit,
-            ends,
-        )
-        self.tokens = [int(token) for token in request.prompt][-seq_len:]
-        """The window of the text that the model sees."""
+        self.id, self.request, self.parameters = number, request, parameters
+        self.limit, self.ends = limit, ends
+        self.tokens = [int(token) for token in request.prompt]
+        """The text so far, with its prompt."""
         self.computed = 0
-        """Tokens of the window whose keys and values, or whose effect on the states, are in the cache."""
+        """Tokens of the text whose keys and values, or whose effect on the states, are in the cache."""
         self.blocks: list[int] = []
         self.node: int | str = request.prefix_scope
         self.published = 0
@@ -203,8 +175,8 @@ class RequestState:
         self.seen: set[int] | None = set(request.prompt) if parameters.penalised else None
         self.seed = secrets.randbits(63) if parameters.seed is None else parameters.seed
         changed = parameters.penalised or parameters.logit_bias or request.constraint
-        reported = parameters.logprobs or parameters.reports_model
-        self.plain = not (changed or reported or parameters.top_k or parameters.top_p < 1 or parameters.min_p)
+        cut = parameters.top_k or parameters.top_p < 1 or parameters.min_p
+        self.plain = not (changed or cut) and parameters.logprobs is None
         """Nothing but the temperature changes the logits, and no alternatives are reported."""
         self.stream: TextStream | None = None
         """Looks for stop strings."""
@@ -217,14 +189,6 @@ class RequestState:
     def pending(self) -> int:
         """Tokens to compute before the next one can be drawn."""
         return len(self.tokens) - self.computed
-
-    def extend(self, tokens: Sequence[int], seq_len: int) -> bool:
-        """Add tokens; returns whether the window moved, and everything must be computed again."""
-        self.tokens.extend(tokens)
-        if len(self.tokens) <= seq_len:
-            return False
-        self.tokens = self.tokens[-max(1, seq_len // 2) :]
-        return True
 
 
 class TextStream:

@@ -74,7 +74,7 @@ def _draw(logits_NV: Tensor, sequences: Sequence[RequestState]) -> DrawnTokens:
     on_host = adjusted or torch.are_deterministic_algorithms_enabled()
     device = torch.device("cpu") if on_host else logits_NV.device
     logits = logits_NV.to(device, torch.promote_types(logits_NV.dtype, torch.float32))
-    own = [row for row, sequence in enumerate(sequences) if sequence.parameters.reports_model]
+    own = [row for row, sequence in enumerate(sequences) if sequence.parameters.logprobs is not None]
     own_log_p = logits[own].log_softmax(-1)
     for row, sequence in adjusted:
         adjust(logits[row], sequence)
@@ -174,18 +174,3 @@ def _top(log_p_V: Tensor, count: int) -> Sequence[tuple[int, float]]:
         return ()
     values, tokens = log_p_V.topk(min(count, len(log_p_V)))
     return list(zip(tokens.tolist(), values.tolist(), strict=True))
-
-
-def prompt_scores(model: Any, tokens: Sequence[int], n_ids: int, top: int) -> list[tuple[float, Any]]:
-    """(log-probability [nats], the `top` most likely with theirs) of each token of a prompt after the first.
-
-    By the layers of a `Decoder`, a piece of the prompt at a time in the head; ids from `n_ids` on have no probability.
-    """
-    ids = torch.tensor([tokens], device=model.head_weight.device)
-    scores: list[tuple[float, Any]] = []
-    with torch.no_grad():
-        for piece, following in zip(model.hidden(ids)[0, :-1].split(128), ids[0, 1:].split(128), strict=True):
-            log_p = (piece @ model.head_weight.T)[:, :n_ids].float().log_softmax(-1)
-            chosen = log_p.gather(-1, following.unsqueeze(-1)).squeeze(-1).tolist()
-            scores += zip(chosen, (_top(row, top) for row in log_p), strict=True)
-    return scores

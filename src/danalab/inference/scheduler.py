@@ -29,9 +29,6 @@ class Scheduler:
         pool: blocks for keys and values; None: the model has no attention.
         max_batch_size: sequences that run at the same time.
         step_tokens: tokens of a step, at most (one for each running sequence is always computed).
-        align: pieces of a prompt end at multiples of this, and only whole pieces are reused; None: anywhere.
-        reserve: the model's context, where a sequence takes all blocks that it may need at its admission; None: it
-            takes them when it needs them.
     """
 
     def __init__(
@@ -41,12 +38,9 @@ class Scheduler:
         max_batch_size: int,
         step_tokens: int,
         prefix_reuse: bool,
-        align: int | None = None,
-        reserve: int | None = None,
     ):
         self.pool, self.max_batch_size, self.step_tokens = pool, max_batch_size, step_tokens
         self.prefix_reuse = prefix_reuse and pool is not None
-        self.align, self.reserve = align, reserve
         self.running: list[RequestState] = []
         self.preemptions = 0
         self.reused = 0
@@ -88,7 +82,7 @@ class Scheduler:
             sequence = self.running[at]
             count = sequence.pending
             if count > 1:
-                count = self._piece(sequence, max(budget, 0))
+                count = min(count, max(budget, 0))
                 budget -= count
             if count and self._grow(sequence, sequence.computed + count):
                 chunks.append(Chunk(sequence, count))
@@ -97,7 +91,7 @@ class Scheduler:
             sequence = self._admit()
             if sequence is None:
                 break
-            count = self._piece(sequence, budget)
+            count = min(sequence.pending, budget)
             budget -= count
             chunks.append(Chunk(sequence, count))
         return chunks
@@ -108,12 +102,8 @@ class Scheduler:
         sequence.computed += chunk.length
         if not self.prefix_reuse or self.pool is None:
             return
-        size, limit = self.pool.block_size, sequence.computed
-        if self.align is not None:  # pieces that were computed otherwise may differ in the last bit
-            if sequence.drawn:
-                return
-            limit -= limit % self.align
-        while (sequence.published + 1) * size <= limit:
+        size = self.pool.block_size
+        while (sequence.published + 1) * size <= sequence.computed:
             at = sequence.published
             tokens = tuple(sequence.tokens[at * size : (at + 1) * size])
             sequence.node = self.pool.publish(sequence.blocks[at], sequence.node, tokens)
@@ -125,12 +115,6 @@ class Scheduler:
             self.pool.release(sequence.blocks)
         sequence.blocks, sequence.node, sequence.published = [], sequence.request.prefix_scope, 0
         sequence.computed, sequence.states = 0, None
-
-    def _piece(self, sequence: RequestState, budget: int) -> int:
-        if self.align is None:
-            return min(sequence.pending, budget)
-        count = min(sequence.pending, self.align - sequence.computed % self.align)
-        return count if budget > 0 else 0
 
     def _grow(self, sequence: RequestState, tokens: int) -> bool:
         """Give a running sequence blocks for `tokens` positions; False: it was pre-empted itself."""
@@ -173,16 +157,9 @@ class Scheduler:
         length, size = len(sequence.tokens), pool.block_size
         if self.prefix_reuse:
             # At least one token is computed: the next one is drawn from its logits.
-            sequence.blocks, sequence.node = pool.match(
-                sequence.request.prefix_scope,
-                sequence.tokens,
-                (length - 1) // size,
-                (self.align or size) // size,
-            )
-        needed = (
-            length if self.reserve is None else min(length + sequence.limit - sequence.drawn, self.reserve)
-        )
-        missing = pool.blocks_for(needed) - len(sequence.blocks)
+            scope = sequence.request.prefix_scope
+            sequence.blocks, sequence.node = pool.match(scope, sequence.tokens, (length - 1) // size)
+        missing = pool.blocks_for(length) - len(sequence.blocks)
         if missing > pool.available:
             self.release(sequence)
             return False
@@ -255,25 +232,20 @@ class BlockPool:
             self._next_node += 1
         return self._published[key][1]
 
-    def match(
-        self, scope: str, tokens: Sequence[int], limit: int, multiple: int = 1
-    ) -> tuple[list[int], int | str]:
-        """Blocks (up to `limit`, a `multiple`) of the longest known prefix of `tokens`, with a reference; its node."""
-        prefix: list[tuple[int, int]] = []
+    def match(self, scope: str, tokens: Sequence[int], limit: int) -> tuple[list[int], int | str]:
+        """Blocks, `limit` at most, of the longest known prefix of `tokens`, with a reference; its node."""
+        blocks: list[int] = []
         node: int | str = scope
         size = self.block_size
         for start in range(0, min(limit, len(tokens) // size) * size, size):
             entry = self._published.get((node, tuple(tokens[start : start + size])))
             if entry is None:
                 break
-            prefix.append(entry)
-            node = entry[1]
-        prefix = prefix[: len(prefix) // multiple * multiple]
-        blocks = [block for block, _ in prefix]
-        for block in blocks:
+            block, node = entry
+            blocks.append(block)
             self._references[block] += 1
             self._idle.pop(block, None)
-        return blocks, prefix[-1][1] if prefix else scope
+        return blocks, node
 
     def forget(self) -> None:
         """Unpublish everything: the model's weights have changed."""

@@ -1,6 +1,6 @@
 """Tokens of the engine become answers, piece by piece, and these become OpenAI's JSON.
 
-    TokenEvent -> reader -> Delta, Delta, ... -> Answer -> writer -> choice, or chunk of a stream
+    TokenEvent -> reader -> Delta, Delta, ... -> writer -> chunks of a stream, or of their sum a choice
 
 Readers run in the engine's thread. A conversation's tokens are text, or stand between marks:
 
@@ -14,11 +14,12 @@ import json
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from danalab.chat.marks import CallFollower, ChatFormat
-from danalab.inference.request import Request, TextStream, TokenConstraint, TokenEvent
+from danalab.inference.json_constraint import JsonConstraint
+from danalab.inference.request import Request, TextStream, TokenEvent
 from danalab.serve.errors import RequestError
 
 if TYPE_CHECKING:
@@ -30,83 +31,32 @@ JsonObject = dict[str, Any]
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
 
-class TokenText(NamedTuple):
-    """A token with its bytes and the natural logarithm of its probability."""
-
-    content: bytes
-    logprob: float | None
-    """None: the first of a prompt, which nothing predicts."""
-    top: tuple[tuple[bytes, float], ...] = ()
-    """The most likely tokens: (bytes, log-probability)."""
-
-    @classmethod
-    def of(
-        cls, tokenizer: Tokenizer, token: int, logprob: float | None, top: Sequence[tuple[int, float]]
-    ) -> TokenText:
-        """A token with its text, and those of the most likely ones."""
-        decode = tokenizer.decode_bytes
-        return cls(decode([token]), logprob, tuple((decode([each]), value) for each, value in top))
-
-
-@dataclass(frozen=True)
-class FunctionCall:
-    """A call of one of the request's tools."""
-
-    id: str
-    name: str
-    arguments: str
-    """A JSON object."""
-
-    def as_dict(self) -> JsonObject:
-        """OpenAI's JSON."""
-        return {
-            "id": self.id,
-            "type": "function",
-            "function": {"name": self.name, "arguments": self.arguments},
-        }
-
-
 @dataclass(frozen=True)
 class Delta:
-    """A piece of an answer."""
+    """A piece of an answer; the sum of all is the answer."""
 
     text: str = ""
-    tokens: tuple[TokenText, ...] = ()
-    """The tokens of `text`, where log-probabilities are asked for."""
-    call: FunctionCall | None = None
+    tokens: tuple[JsonObject, ...] = ()
+    """The tokens of `text` as OpenAI lists them, where log-probabilities are asked for."""
+    call: JsonObject | None = None
+    """A call of one of the request's tools, as OpenAI writes it."""
     finish_reason: FinishReason | None = None
     continued: Request | None = None
     """The request that replaces this one in the engine; its tokens continue the answer."""
 
-
-@dataclass
-class Answer:
-    """One answer, as far as it is known."""
-
-    text: str = ""
-    tokens: list[TokenText] = field(default_factory=list)
-    call: FunctionCall | None = None
-    finish_reason: FinishReason | None = None
-
-    def add(self, delta: Delta) -> None:
-        """Append a delta."""
-        self.text += delta.text
-        self.tokens += delta.tokens
-        self.call = delta.call or self.call
-        self.finish_reason = delta.finish_reason
+    def __add__(self, other: Delta) -> Delta:
+        tokens = self.tokens + other.tokens
+        return Delta(self.text + other.text, tokens, other.call or self.call, other.finish_reason)
 
 
 class TextReader:
-    """Reads plain text, after an `echo` of the prompt with its tokens; special tokens have no text."""
+    """Reads plain text; special tokens have none."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, request: Request, echo: str = "", scored: Sequence[TokenText] = ()
-    ):
+    def __init__(self, tokenizer: Tokenizer, request: Request):
         self.tokenizer, self.request, self._constraint = tokenizer, request, request.constraint
-        self._stream = TextStream(tokenizer, request.parameters.stop)
         self._specials = frozenset(tokenizer.specials.values())
-        self._echo = echo
-        self._held: list[TokenText] = [*scored]
+        self._stream = TextStream(tokenizer, request.parameters.stop, self._specials)
+        self._held: list[JsonObject] = []
         """Tokens whose text is held back: a part of a character, or the possible beginning of a stop string."""
 
     def read(self, event: TokenEvent, engine: Engine) -> Delta:
@@ -119,14 +69,18 @@ class TextReader:
             raise RequestError(
                 500, "no token can be drawn: the model's logits are not finite", code="engine_error"
             )
-        text, self._echo = self._echo, ""
-        is_special = event.token in self._specials
-        # After an echo a special token is listed, too: its reader counts tokens from the end of the prompt.
-        if self.request.parameters.logprobs is not None and event.token >= 0 and (text or not is_special):
-            self._held.append(TokenText.of(self.tokenizer, event.token, event.logprob, event.top_logprobs))
-        if event.token >= 0 and not is_special:
-            text += self._stream.feed(event.token)
-        return self._delta(text, event)
+        if event.token < 0:
+            return self._delta("", event)
+        if self.request.parameters.logprobs is not None and event.token not in self._specials:
+            top = [self._listed(token, logprob) for token, logprob in event.top_logprobs]
+            self._held.append({**self._listed(event.token, event.logprob), "top_logprobs": top})
+        return self._delta(self._stream.feed(event.token), event)
+
+    def _listed(self, token: int, logprob: float) -> JsonObject:
+        """A token as OpenAI lists it, which writes -9999 for impossible ones."""
+        data = self.tokenizer.decode_bytes([token])
+        text = data.decode(errors="replace")
+        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(data)}
 
     def _delta(self, text: str, event: TokenEvent) -> Delta:
         """Text with the tokens that it consists of, and the end of the answer."""
@@ -136,9 +90,9 @@ class TextReader:
         elif event.finish_reason is not None:
             reason = "length" if event.finish_reason == "length" else "stop"
             text += self._stream.finish()
-        tokens: tuple[TokenText, ...] = ()
-        if text:
-            tokens, self._held = tuple(self._held), []
+        if not text:
+            return Delta(finish_reason=reason)
+        tokens, self._held = tuple(self._held), []
         return Delta(text, tokens, finish_reason=reason)
 
 
@@ -149,7 +103,7 @@ class ChatReader(TextReader):
         self,
         chat: ChatFormat | TemplateFormat | PlainFormat,
         request: Request,
-        call: TokenConstraint | None = None,
+        call: JsonConstraint | None = None,
         *,
         is_call: bool = False,
     ):
@@ -177,7 +131,7 @@ class ChatReader(TextReader):
             return self._delta(self._stream.feed_bytes(b"<<"), event)
         return super().read(event, engine)
 
-    def _begin_call(self, constraint: TokenConstraint) -> Delta:
+    def _begin_call(self, constraint: JsonConstraint) -> Delta:
         """Let the tokens from here on follow the grammar of calls."""
         self._is_call, self._constraint = True, constraint
         old = self.request
@@ -197,10 +151,12 @@ class ChatReader(TextReader):
             call = json.loads(self.tokenizer.decode(self._arguments))
         except ValueError:  # cut off by max_tokens
             return Delta(finish_reason="length")
-        arguments = json.dumps(call["arguments"], ensure_ascii=False)
-        return Delta(
-            call=FunctionCall(f"call_{uuid.uuid4().hex}", call["name"], arguments), finish_reason="tool_calls"
-        )
+        function = {
+            "name": call["name"],
+            "arguments": json.dumps(call["arguments"], ensure_ascii=False),
+        }
+        made = {"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function}
+        return Delta(call=made, finish_reason="tool_calls")
 
 
 # ---- on the wire ----
@@ -212,15 +168,14 @@ class CompletionWriter:
     prefix = "cmpl"
     whole_kind = chunk_kind = "text_completion"
 
-    def __init__(self, model: str, prompt_tokens: int, *, logprobs: bool, usage: bool):
-        """Args: logprobs: whether they are asked for; usage: whether a stream ends with the counts of tokens."""
-        self._logprobs, self._usage, self._prompt_tokens = logprobs, usage, prompt_tokens
+    def __init__(self, model: str, prompt_tokens: int, *, usage: bool):
+        """`usage`: whether a stream ends with the counts of tokens."""
+        self._usage, self._prompt_tokens = usage, prompt_tokens
         self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
-        self._lengths: dict[int, int] = {}  # characters sent so far of each choice
 
-    def whole(self, answers: Sequence[Answer], generated: int) -> JsonObject:
+    def whole(self, answers: Sequence[Delta], generated: int) -> JsonObject:
         """The answer without streaming."""
-        choices = [self._choice(index, each) for index, each in enumerate(answers)]
+        choices = [{"index": index, **self._choice(each)} for index, each in enumerate(answers)]
         return {**self._head, "object": self.whole_kind, "choices": choices, "usage": self._counts(generated)}
 
     def first(self, n: int) -> list[JsonObject]:
@@ -229,7 +184,7 @@ class CompletionWriter:
 
     def chunks(self, index: int, delta: Delta) -> list[JsonObject]:
         """The chunks of a delta of an answer."""
-        return [self._chunk(choice) for choice in self._pieces(index, delta)]
+        return [self._chunk(index, piece) for piece in self._pieces(delta)]
 
     def last(self, generated: int) -> list[JsonObject]:
         """The counts of tokens where they are asked for."""
@@ -237,36 +192,30 @@ class CompletionWriter:
             return []
         return [{**self._head, "object": self.chunk_kind, "choices": [], "usage": self._counts(generated)}]
 
-    def _chunk(self, choice: JsonObject) -> JsonObject:
+    def _chunk(self, index: int, choice: JsonObject) -> JsonObject:
         no_usage = {"usage": None} if self._usage else {}
-        return {**self._head, "object": self.chunk_kind, "choices": [choice], **no_usage}
+        choices = [{"index": index, **choice}]
+        return {**self._head, "object": self.chunk_kind, "choices": choices, **no_usage}
 
     def _counts(self, generated: int) -> JsonObject:
         total = self._prompt_tokens + generated
         return {"prompt_tokens": self._prompt_tokens, "completion_tokens": generated, "total_tokens": total}
 
-    def _pieces(self, index: int, delta: Delta) -> list[JsonObject]:
-        return [self._choice(index, delta)] if delta.text or delta.tokens or delta.finish_reason else []
+    def _pieces(self, delta: Delta) -> list[JsonObject]:
+        return [self._choice(delta)] if delta.text or delta.finish_reason else []
 
-    def _choice(self, index: int, said: Answer | Delta) -> JsonObject:
-        logprobs = self._token_lists(index, said.tokens) if self._logprobs else None
-        self._lengths[index] = self._lengths.get(index, 0) + len(said.text)
-        return {"index": index, "text": said.text, "logprobs": logprobs, "finish_reason": said.finish_reason}
-
-    def _token_lists(self, index: int, tokens: Sequence[TokenText]) -> JsonObject:
-        texts = [each.content.decode(errors="replace") for each in tokens]
-        offset = self._lengths.get(index, 0)
-        tops: list[JsonObject | None] = []
-        for each in tokens:
-            pairs = [(content.decode(errors="replace"), _finite(logprob)) for content, logprob in each.top]
+    def _choice(self, said: Delta) -> JsonObject:
+        logprobs = {
+            "tokens": [each["token"] for each in said.tokens],
+            "token_logprobs": [each["logprob"] for each in said.tokens],
             # Of tokens with the same text the most likely one counts.
-            tops.append(None if each.logprob is None else {**dict(pairs), **dict(reversed(pairs))})
-        return {
-            "tokens": texts,
-            "token_logprobs": [_finite(each.logprob) for each in tokens],
-            "top_logprobs": tops,
-            "text_offset": [offset + sum(map(len, texts[:number])) for number in range(len(texts))],
+            "top_logprobs": [
+                {top["token"]: top["logprob"] for top in reversed(each["top_logprobs"])}
+                for each in said.tokens
+            ],
         }
+        logprobs = logprobs if said.tokens else None
+        return {"text": said.text, "logprobs": logprobs, "finish_reason": said.finish_reason}
 
 
 class ChatWriter(CompletionWriter):
@@ -275,43 +224,29 @@ class ChatWriter(CompletionWriter):
     prefix, whole_kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def first(self, n: int) -> list[JsonObject]:
-        return [self._chunk(_piece(index, {"role": "assistant", "content": ""})) for index in range(n)]
+        begin = _piece({"role": "assistant", "content": ""})
+        return [self._chunk(index, begin) for index in range(n)]
 
-    def _pieces(self, index: int, delta: Delta) -> list[JsonObject]:
+    def _pieces(self, delta: Delta) -> list[JsonObject]:
         pieces = []
-        if delta.text or delta.tokens:
-            pieces.append(_piece(index, {"content": delta.text}, self._token_objects(delta.tokens)))
+        if delta.text:
+            pieces.append(_piece({"content": delta.text}, logprobs=_listed(delta)))
         if delta.call is not None:
-            pieces.append(_piece(index, {"tool_calls": [{"index": 0, **delta.call.as_dict()}]}))
+            pieces.append(_piece({"tool_calls": [{"index": 0, **delta.call}]}))
         if delta.finish_reason is not None:
-            pieces.append(_piece(index, {}, reason=delta.finish_reason))
+            pieces.append(_piece({}, finish_reason=delta.finish_reason))
         return pieces
 
-    def _choice(self, index: int, said: Answer | Delta) -> JsonObject:
+    def _choice(self, said: Delta) -> JsonObject:
         message: JsonObject = {"role": "assistant", "content": said.text, "refusal": None}
         if said.call is not None:
-            message |= {"content": said.text or None, "tool_calls": [said.call.as_dict()]}
-        logprobs = self._token_objects(said.tokens)
-        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": said.finish_reason}
-
-    def _token_objects(self, tokens: Sequence[TokenText]) -> JsonObject | None:
-        if not self._logprobs:
-            return None
-        content = []
-        for each in tokens:
-            top = [_token_object(text, logprob) for text, logprob in each.top]
-            content.append({**_token_object(each.content, each.logprob), "top_logprobs": top})
-        return {"content": content, "refusal": None}
+            message |= {"content": said.text or None, "tool_calls": [said.call]}
+        return {"message": message, "logprobs": _listed(said), "finish_reason": said.finish_reason}
 
 
-def _piece(index: int, delta: JsonObject, logprobs: Any = None, reason: str | None = None) -> JsonObject:
-    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+def _piece(delta: JsonObject, *, logprobs: Any = None, finish_reason: str | None = None) -> JsonObject:
+    return {"delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
-def _token_object(content: bytes, logprob: float | None) -> JsonObject:
-    return {"token": content.decode(errors="replace"), "logprob": _finite(logprob), "bytes": list(content)}
-
-
-def _finite(logprob: float | None) -> float | None:
-    """A log-probability as JSON has it: OpenAI writes -9999 for impossible tokens, null for the first of a prompt."""
-    return None if logprob is None else max(logprob, -9999.0)
+def _listed(said: Delta) -> JsonObject | None:
+    return {"content": list(said.tokens), "refusal": None} if said.tokens else None

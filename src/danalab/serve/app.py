@@ -6,7 +6,6 @@ POST /v1/chat/completions -> read_request -> plan_chat -> EngineWorker -> ChatWr
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import json
 import logging
@@ -27,13 +26,14 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from danalab.chat.dialects import conversations_of
+from danalab.chat.messages import FieldError
 from danalab.errors import UserError
 from danalab.serve.answers import ChatWriter, CompletionWriter
 from danalab.serve.chat_model import ChatModel
-from danalab.serve.errors import RequestError, error_json
+from danalab.serve.errors import RequestError
 from danalab.serve.requests import ChatRequest, CompletionRequest, plan_chat, plan_completion, read_request
 from danalab.serve.settings import LOCAL_HOSTS, ServerSettings
-from danalab.serve.worker import METRICS_TYPE, EngineWorker, Generations
+from danalab.serve.worker import EngineWorker, Generations
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -66,7 +66,6 @@ def create_app(
         Route("/v1/models", api.models),
         Route("/v1/models/{name:path}", api.model),
         Route("/health", api.health),
-        Route("/metrics", api.metrics),
         Mount("/", StaticFiles(directory=PAGE, html=True)),
     ]
     middleware = [Middleware(Gate, settings=settings)]
@@ -102,17 +101,12 @@ class Api:
             """In a thread: parsing, tokenizing and compiling a grammar take time."""
             asked, warning = read_request(kind, _parsed(body))
             served = self._named(asked.model)
-            return (
-                asked,
-                warning,
-                served,
-                plan(asked, served[0], self._settings.max_choices, request.state.scope),
-            )
+            work = plan(asked, served[0], self._settings.max_choices, request.state.scope)
+            return asked, warning, served, work
 
-        asked, warning, (model, worker), work = await run_in_threadpool(planned)
-        generations = worker.submit(work.pairs)
-        logprobs = asked.logprobs is not None and asked.logprobs is not False
-        writer = writer_class(model.name, work.prompt_tokens, logprobs=logprobs, usage=asked.wants_usage)
+        asked, warning, (model, worker), (pairs, prompt_tokens) = await run_in_threadpool(planned)
+        generations = worker.submit(pairs)
+        writer = writer_class(model.name, prompt_tokens, usage=asked.wants_usage)
         headers = {"warning": f'299 danalab "{warning}"'} if warning else {}
         if asked.stream:
             return EventStream(generations, writer, headers)
@@ -130,7 +124,7 @@ class Api:
             content = _parsed(body)
             text = content.get("text") if isinstance(content, dict) else None
             if not isinstance(text, str):
-                raise RequestError(400, "'text' must be the text of a file of conversations", param="text")
+                raise FieldError("'text' must be the text of a file of conversations", param="text")
             return [conversation.as_dict() for conversation in conversations_of(text)]
 
         return JsonAnswer({"conversations": await run_in_threadpool(read)})
@@ -149,14 +143,8 @@ class Api:
         """GET /health."""
         stopped = [name for name, (_, worker) in self._served.items() if not worker.is_alive]
         status = f"the engine of {', '.join(stopped)} has stopped" if stopped else "ok"
-        first = self._named(None)[0]
-        content = {"status": status, "model": first.name, "step": first.step}
-        return JsonAnswer(content, 503 if stopped else 200)
-
-    async def metrics(self, _: Request) -> Response:
-        """GET /metrics."""
-        workers = [worker for _, worker in self._served.values()]
-        return Response(workers[0].metrics.page(workers), media_type=METRICS_TYPE)
+        requests = sum(worker.open for _, worker in self._served.values())
+        return JsonAnswer({"status": status, "requests": requests}, 503 if stopped else 200)
 
     def _named(self, name: str | None) -> Served:
         """The model of a request; the first where it names none."""
@@ -210,9 +198,9 @@ def _parsed(body: bytes) -> Any:
     try:
         return json.loads(body, parse_constant=_no_constant)
     except RecursionError:
-        raise RequestError(400, "the body is nested too deeply") from None
+        raise FieldError("the body is nested too deeply") from None
     except ValueError as error:  # also bytes that are not UTF-8
-        raise RequestError(400, f"the body is not valid JSON: {error}") from None
+        raise FieldError(f"the body is not valid JSON: {error}") from None
 
 
 def _no_constant(name: str) -> float:
@@ -221,7 +209,6 @@ def _no_constant(name: str) -> float:
 
 # ---- the gate ----
 
-PROTECTED = ("/v1/", "/metrics")
 HEADERS = (
     (
         b"content-security-policy",
@@ -241,7 +228,7 @@ class Gate:
 
     def __init__(self, app: Any, settings: ServerSettings):
         self.app, self.is_local, self._origins = app, settings.is_local, settings.cors_origin
-        self._keys = [_digest(key) for key in settings.api_key]
+        self._keys = settings.api_key
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -250,8 +237,8 @@ class Gate:
         request = Request(scope)
         try:
             request.state.scope = self._admit(request)
-        except RequestError as error:
-            await _refusal(error)(scope, receive, send)
+        except FieldError as error:
+            await refusal(error)(scope, receive, send)
             return
 
         async def send_with_headers(message: Any) -> None:
@@ -269,30 +256,22 @@ class Gate:
         name = "" if match is None else (match[1] or match[2] or "").lower()
         if self.is_local and name not in LOCAL_HOSTS:  # another page's name for this machine: DNS rebinding
             must = f"it must be one of {', '.join(LOCAL_HOSTS)}, or the server's --host an address of the network"
-            raise RequestError(400, f"the Host header is {host!r:.100}; {must}")
+            raise FieldError(f"the Host header is {host!r:.100}; {must}")
         is_own = origin is None or origin.partition("://")[2] == host or {origin, "*"} & set(self._origins)
         if request.method == "POST" and not is_own:
             raise RequestError(
                 403, f"pages of {origin:.100} may not ask this server; --cors-origin admits them"
             )
-        key = self._key(request.headers.get("authorization", ""))
-        if self._keys and key is None and request.url.path.startswith(PROTECTED):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        given = given.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else b""
+        accepted = [key for key in self._keys if hmac.compare_digest(given, key.encode())]
+        if self._keys and not accepted and request.url.path.startswith("/v1/"):
             reason, more = (
                 "this server needs a key: send 'Authorization: Bearer KEY'",
                 {"www-authenticate": "Bearer"},
             )
             raise RequestError(401, reason, code="invalid_api_key", headers=more)
-        return "" if key is None else key.hex()
-
-    def _key(self, authorization: str) -> bytes | None:
-        """Digest of the accepted key of an Authorization header, or None. Takes the same time whichever key it is."""
-        scheme, _, given = authorization.partition(" ")
-        accepted = [key for key in self._keys if hmac.compare_digest(_digest(given.strip()), key)]
-        return accepted[0] if accepted and scheme.lower() == "bearer" else None
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+        return accepted[0] if accepted else ""
 
 
 # ---- answering ----
@@ -363,15 +342,25 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
 
 # ---- errors ----
 
+_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
-def _refusal(error: RequestError) -> Response:
-    return JsonAnswer(error_json(error), error.status, error.headers)
+
+def error_json(error: Exception) -> dict[str, Any]:
+    """The body of an error's response."""
+    status, param, code = (getattr(error, name, None) for name in ("status", "param", "code"))
+    kind = _KINDS.get(status or 400, "server_error" if (status or 400) >= 500 else "invalid_request_error")
+    return {"error": {"message": str(error), "type": kind, "param": param, "code": code}}
+
+
+def refusal(error: Exception) -> Response:
+    """The response of a `RequestError`; other errors of users have the status 400."""
+    return JsonAnswer(error_json(error), getattr(error, "status", 400), getattr(error, "headers", None))
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        return _refusal(RequestError(error.status_code, str(error.detail), headers=error.headers))
-    return _refusal(error if isinstance(error, RequestError) else RequestError(400, str(error)))
+        error = RequestError(error.status_code, str(error.detail), headers=error.headers)
+    return refusal(error)
 
 
 async def _nobody(_: Request, __: Exception) -> Response:
@@ -379,4 +368,4 @@ async def _nobody(_: Request, __: Exception) -> Response:
 
 
 async def _fault(_: Request, __: Exception) -> Response:
-    return _refusal(RequestError(500, "a fault of the server; its log has the reason", code="internal_error"))
+    return refusal(RequestError(500, "a fault of the server; its log has the reason", code="internal_error"))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,12 @@ import torch
 
 from danalab.chat.formats import PlainFormat, TemplateFormat, format_of
 from danalab.chat.marks import ChatFormat
-from danalab.chat.messages import Conversation, Message
+from danalab.chat.messages import Conversation, FieldError, Message
 from danalab.errors import UserError
 from danalab.inference.engine import Engine
 from danalab.inference.request import Request, SamplingParameters
-from danalab.inference.sampling import prompt_scores
 from danalab.models.decoder import Decoder
-from danalab.serve.answers import Answer, ChatReader, Delta, TokenText
-from danalab.serve.errors import RequestError
+from danalab.serve.answers import ChatReader, Delta
 from danalab.train.run.exchange import open_generator, open_huggingface_generator
 
 if TYPE_CHECKING:
@@ -65,56 +64,56 @@ class ChatModel:
         return max(1, int(self.tokenizer.token_bytes().max()))
 
     def ids(self, prompt: Any) -> list[int]:
-        """Ids of a text after the tokenizer's prefix, or the given ids. RequestError: too long, or unknown ids."""
+        """Ids of a text after the tokenizer's prefix, or the given ids. FieldError: too long, or unknown ids."""
         if isinstance(prompt, str):
             if len(prompt) > self.context * self.longest:
-                raise RequestError(
-                    400,
+                raise FieldError(
                     f"the prompt is longer than the model's context of {self.context} tokens",
                     param="prompt",
                     code="context_length_exceeded",
                 )
             return [*self.tokenizer.prefix, *self.tokenizer.encode(prompt)]
         if not isinstance(prompt, list):
-            raise RequestError(
-                400, "'prompt' must be a text, a list of token ids, or a list of these", param="prompt"
+            raise FieldError(
+                "'prompt' must be a text, a list of token ids, or a list of these", param="prompt"
             )
         for position, token in enumerate(prompt[: self.context]):
             if not isinstance(token, int) or not 0 <= token < self.n_ids:
                 told = f"'prompt.{position}': {token!s:.40} is not one of the tokenizer's {self.n_ids} ids"
-                raise RequestError(400, told, param="prompt")
+                raise FieldError(told, param="prompt")
         return prompt
 
     def prompt(self, conversation: Conversation, wanted: int | None, *, drops: bool) -> list[int]:
         """The ids of a conversation. With `drops` the oldest turns are left out until `wanted` tokens fit, too."""
-        context, chat = self.context, self.format
+        context, messages = self.context, conversation.messages
         space = context - (wanted if wanted is not None and 0 < wanted < context else 1)
-        turns = _turn_ends(conversation) if drops else [0]
-        # A token has at most so many bytes: what cannot fit is left out, or refused, before it is encoded.
-        least = [len(each.text.encode(errors="replace")) // self.longest for each in conversation.messages]
-        first = 0
-        while first + 1 < len(turns) and sum(least[turns[first] :]) > space:
-            first += 1
-        if sum(least[turns[first] :]) >= context:
-            raise too_long(f"at least {sum(least[turns[first] :])}", context, "messages")
-        prompt = chat.render_prompt(_from_turn(conversation, turns[first]))
-        if len(prompt) > space and first + 1 < len(turns):
-            texts = [each.text for each in conversation.messages]
-            sizes = [len(ids) for ids in self.tokenizer.encode_batch(texts[turns[first] :])]
-            start, kept = turns[first], len(prompt)
-            while kept > space and first + 1 < len(turns):
-                first += 1
-                kept = len(prompt) - sum(sizes[: turns[first] - start])
-            prompt = chat.render_prompt(_from_turn(conversation, turns[first]))
-        while len(prompt) > space and first + 1 < len(turns):  # the marks of turns, which the sizes leave out
-            first += 1
-            prompt = chat.render_prompt(_from_turn(conversation, turns[first]))
-        return prompt
+        head = int(messages[0].role == "system")
+        places = range(head, len(messages)) if drops else ()
+        starts = [0, *(at for at in places if at == head or messages[at].role == "user")]
 
-    def scored(self, ids: list[int], top: int) -> list[TokenText]:
-        """The tokens of a prompt with their log-probabilities, by the model's own layers, and the `top` most likely."""
-        scores = [(None, ()), *prompt_scores(self.model, ids, self.n_ids, top)]
-        return [TokenText.of(self.tokenizer, token, *score) for token, score in zip(ids, scores, strict=True)]
+        def start_after(sizes: list[int], over: int) -> int:
+            """The turn before which messages of `over` tokens are left out, or the last one."""
+            before = [0, *accumulate(sizes)]
+            return next((at for at in starts if before[at] >= over), starts[-1])
+
+        def rendered(start: int) -> list[int]:
+            kept = Conversation((*messages[:head], *messages[max(start, head) :]))
+            return self.format.render_prompt(kept)
+
+        texts = [each.text for each in messages]
+        # A token has at most so many bytes: what cannot fit is left out, or refused, before it is encoded.
+        least = [len(text.encode(errors="replace")) // self.longest for text in texts]
+        least[:head] = [0] * head  # the system message stays
+        start = start_after(least, sum(least) - space)
+        if sum(least[start:]) >= context:
+            raise too_long(f"at least {sum(least[start:])}", context, "messages")
+        prompt = rendered(start)
+        if len(prompt) <= space or not drops:
+            return prompt
+        sizes = [len(ids) + 2 for ids in self.tokenizer.encode_batch(texts[start:])]  # with its marks
+        if start < head:
+            sizes[0] = 0
+        return rendered(start_after([0] * start + sizes, len(prompt) - space))
 
     def engine(self, **settings: Any) -> Engine:
         """An engine for the model, on one thread where it is small."""
@@ -123,23 +122,10 @@ class ChatModel:
         return Engine(self.model, self.tokenizer, **settings)
 
 
-def _turn_ends(conversation: Conversation) -> list[int]:
-    """Places at which a conversation may begin: that of each user's message, and of the first one."""
-    messages = conversation.messages
-    first = 1 if messages[0].role == "system" else 0
-    return [first, *(at for at in range(first + 1, len(messages)) if messages[at].role == "user")]
-
-
-def _from_turn(conversation: Conversation, start: int) -> Conversation:
-    messages = conversation.messages
-    system = messages[:1] if messages[0].role == "system" and start > 0 else ()
-    return Conversation((*system, *messages[start:]))
-
-
-def too_long(prompt: str, context: int, param: str) -> RequestError:
+def too_long(prompt: str, context: int, param: str) -> FieldError:
     """The refusal of a prompt that the context has no space for."""
     told = f"the prompt has {prompt} tokens: the model's context is {context} tokens"
-    return RequestError(400, told, param=param, code="context_length_exceeded")
+    return FieldError(told, param=param, code="context_length_exceeded")
 
 
 def open_chat_model(
@@ -202,13 +188,13 @@ class ChatSession:
             stop=model.format.stop_texts,
         )
         request = Request(prompt, sampling)
-        reader, answer = ChatReader(model.format, request), Answer()
+        reader, answer = ChatReader(model.format, request), Delta()
         number = self._engine.submit(request)
         try:
             while answer.finish_reason is None:
                 for event in self._engine.step():
                     delta = reader.read(event, self._engine)
-                    answer.add(delta)
+                    answer += delta
                     yield delta
         finally:
             self._engine.cancel(number)

@@ -9,7 +9,7 @@ the model's context is not encoded. Fields that change nothing here are ignored;
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 from annotated_types import Ge, Le
@@ -53,7 +53,10 @@ IGNORED = frozenset(
     ]
 )
 """Fields of OpenAI's, llama.cpp's and vLLM's clients that change nothing here."""
-UNSUPPORTED = ("audio", "function_call", "functions", "prediction", "web_search_options", "suffix", "best_of")
+UNSUPPORTED = (
+    *("audio", "function_call", "functions", "prediction", "web_search_options"),
+    *("suffix", "best_of", "echo"),
+)
 """Fields of OpenAI's API that would change the answer, and are refused."""
 
 
@@ -99,7 +102,6 @@ class Sampling(BaseModel):
             **{"temperature": 1.0, **given},
             max_tokens=None if max_tokens == -1 else max_tokens,
             logprobs=logprobs,
-            model_logprobs=True,
             stop=_stops(self.stop),
             logit_bias=_biases(self.logit_bias, n_ids),
         )
@@ -119,29 +121,25 @@ _SAMPLING = (
 def _stops(value: Any) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(texts, list) or len(texts) > MAX_STOPS:
-        raise RequestError(
-            400, f"'stop' must be a text, or a list of at most {MAX_STOPS} texts", param="stop"
-        )
+        raise FieldError(f"'stop' must be a text, or a list of at most {MAX_STOPS} texts", param="stop")
     for each in texts:
         if not isinstance(each, str) or len(each) > MAX_STOP:
-            raise RequestError(400, f"'stop' has texts of at most {MAX_STOP} characters", param="stop")
+            raise FieldError(f"'stop' has texts of at most {MAX_STOP} characters", param="stop")
     return tuple(filter(None, texts))
 
 
 def _biases(value: Any, n_ids: int) -> dict[int, float]:
     if value is not None and (not isinstance(value, Mapping) or len(value) > MAX_BIASES):
-        raise RequestError(
-            400, f"'logit_bias' must be an object of at most {MAX_BIASES} numbers", param="logit_bias"
+        raise FieldError(
+            f"'logit_bias' must be an object of at most {MAX_BIASES} numbers", param="logit_bias"
         )
     biases = {}
     for key, bias in (value or {}).items():
         if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < n_ids):
             told = f"'logit_bias' has the key {key:.40}; it must be one of the model's {n_ids} token ids"
-            raise RequestError(400, told, param="logit_bias")
+            raise FieldError(told, param="logit_bias")
         if not isinstance(bias, (int, float)) or not -100 <= bias <= 100:
-            raise RequestError(
-                400, f"'logit_bias.{key}' must be a number from -100 to 100", param="logit_bias"
-            )
+            raise FieldError(f"'logit_bias.{key}' must be a number from -100 to 100", param="logit_bias")
         biases[int(key)] = float(bias)
     return biases
 
@@ -167,27 +165,25 @@ class CompletionRequest(Sampling):
 
     prompt: Any = None
     logprobs: Annotated[int, Ge(0), Le(5)] | None = None
-    echo: bool | None = None
-    """Begin the text with the prompt, and `logprobs` with those of its tokens."""
 
 
 def read_request(kind: type[Sampling], body: Any) -> tuple[Any, str]:
-    """(the request of some JSON, what the header `warning` says). RequestError: the first thing that is wrong."""
+    """(the request of some JSON, what the header `warning` says). FieldError: the first thing that is wrong."""
     if not isinstance(body, dict):
-        raise RequestError(400, "the body must be a JSON object")
+        raise FieldError("the body must be a JSON object")
     for name in UNSUPPORTED:
         if body.get(name) not in (None, False, "", [], {}) and (name, body[name]) != ("best_of", 1):
             told = f"'{name}' is not supported by this server"
-            raise RequestError(400, told, param=name, code="unsupported_parameter")
+            raise FieldError(told, param=name, code="unsupported_parameter")
     if body.get("modalities") not in (None, ["text"]):
-        raise RequestError(400, "'modalities' is only supported as [\"text\"]", param="modalities")
+        raise FieldError("'modalities' is only supported as [\"text\"]", param="modalities")
     try:
         request = kind.model_validate(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         param = str(first["loc"][0])
         told = first["msg"].replace("Input should", "it must")
-        raise RequestError(400, f"'{param}': {told}", param=param, code="invalid_value") from None
+        raise FieldError(f"'{param}': {told}", param=param, code="invalid_value") from None
     ignored = [name for name in sorted(IGNORED) if body.get(name) not in (None, False, "", [], {})]
     unknown = len(body.keys() - kind.model_fields.keys() - IGNORED - set(UNSUPPORTED))
     words = [*ignored, *([f"{unknown} unknown fields"] if unknown else [])]
@@ -197,28 +193,21 @@ def read_request(kind: type[Sampling], body: Any) -> tuple[Any, str]:
 # ---- plans ----
 
 
-@dataclass(frozen=True)
-class EngineWork:
-    """The work of one HTTP request."""
-
-    pairs: list[tuple[Request, TextReader]]
-    prompt_tokens: int
+Work = tuple[list[tuple[Request, TextReader]], int]
+"""The requests of the engine for one HTTP request with their readers, and the tokens of its prompts."""
 
 
-def plan_chat(asked: ChatRequest, chat_model: ChatModel, max_choices: int, scope: str) -> EngineWork:
-    """Answers to a conversation. RequestError: what is wrong with it, or what the model cannot do."""
+def plan_chat(asked: ChatRequest, chat_model: ChatModel, max_choices: int, scope: str) -> Work:
+    """Answers to a conversation. FieldError: what is wrong with it, or what the model cannot do."""
     n = asked.n or 1
     _check_count(n, "n", max_choices)
-    try:
-        tools = [] if asked.tools is None else read_functions(asked.tools)
-        choice = _tool_choice(asked.tool_choice, tools)
-        conversation = read_messages(asked.messages, () if choice == "none" else tools)
-    except FieldError as error:
-        raise RequestError(400, str(error), param=error.param, code=error.code) from None
+    tools = [] if asked.tools is None else read_functions(asked.tools)
+    choice = _tool_choice(asked.tool_choice, tools)
+    conversation = read_messages(asked.messages, () if choice == "none" else tools)
     chat = chat_model.format
     if tools and not isinstance(chat, ChatFormat):
         told = f"'tools' need a model that danalab sft has trained; {chat_model.name} is not one"
-        raise RequestError(400, told, param="tools")
+        raise FieldError(told, param="tools")
     forced = choice if isinstance(choice, list) else []
     mark = [chat.python_start] if forced and isinstance(chat, ChatFormat) else []
     wanted = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
@@ -239,20 +228,16 @@ def plan_chat(asked: ChatRequest, chat_model: ChatModel, max_choices: int, scope
     for index in range(n):
         request = Request(prompt, _seeded(sampling, index), constraint and constraint.copy(), scope)
         pairs.append((request, ChatReader(chat, request, call and call.copy(), is_call=bool(forced))))
-    return EngineWork(pairs, len(prompt))
+    return pairs, len(prompt)
 
 
-def plan_completion(
-    asked: CompletionRequest, chat_model: ChatModel, max_choices: int, scope: str
-) -> EngineWork:
+def plan_completion(asked: CompletionRequest, chat_model: ChatModel, max_choices: int, scope: str) -> Work:
     """`n` continuations of each prompt, in order."""
     prompts, n = asked.prompt, asked.n or 1
     if isinstance(prompts, str) or (isinstance(prompts, list) and prompts and isinstance(prompts[0], int)):
         prompts = [prompts]
     if not isinstance(prompts, list) or not prompts:
-        raise RequestError(
-            400, "'prompt' must be a text, a list of token ids, or a list of these", param="prompt"
-        )
+        raise FieldError("'prompt' must be a text, a list of token ids, or a list of these", param="prompt")
     _check_count(n * len(prompts), "n" if len(prompts) == 1 else "prompt", max_choices)
     wanted = DEFAULT_TOKENS if asked.max_tokens is None else asked.max_tokens
     sampling = asked.parameters(wanted, asked.logprobs, chat_model.n_ids)
@@ -265,12 +250,10 @@ def plan_completion(
             sampling, max_tokens=_limit(len(ids), sampling.max_tokens, chat_model.context, "prompt")
         )
         total += len(ids)
-        text = (prompt if isinstance(prompt, str) else chat_model.tokenizer.decode(ids)) if asked.echo else ""
-        scored = chat_model.scored(ids, own.logprobs) if text and own.logprobs is not None else []
         for index in range(n):
             request = Request(ids, _seeded(own, index), None, scope)
-            pairs.append((request, TextReader(chat_model.tokenizer, request, text, scored)))
-    return EngineWork(pairs, total)
+            pairs.append((request, TextReader(chat_model.tokenizer, request)))
+    return pairs, total
 
 
 def _limit(prompt: int, wanted: int | None, context: int, param: str) -> int:
@@ -283,7 +266,7 @@ def _limit(prompt: int, wanted: int | None, context: int, param: str) -> int:
 def _check_count(count: int, param: str, most: int) -> None:
     if count > most:
         told = f"'{param}': {count} answers are asked for, and this server gives at most {most}"
-        raise RequestError(400, told, param=param)
+        raise FieldError(told, param=param)
 
 
 def _seeded(sampling: SamplingParameters, index: int) -> SamplingParameters:
@@ -321,7 +304,7 @@ def _schema(value: Any) -> Mapping[str, Any] | None:
         told = (
             "'response_format' must have the type text, json_object, or json_schema with json_schema.schema"
         )
-        raise RequestError(400, told, param="response_format")
+        raise FieldError(told, param="response_format")
     return schema
 
 
@@ -348,4 +331,4 @@ def _constraint(chat_model: ChatModel, schema: Mapping[str, Any], param: str) ->
     except SchemasBusy as error:
         raise RequestError(429, str(error), param=param, headers={"retry-after": "1"}) from None
     except UserError as error:
-        raise RequestError(400, f"'{param}': {error}", param=param) from None
+        raise FieldError(f"'{param}': {error}", param=param) from None

@@ -14,7 +14,7 @@ from danalab.serve.app import create_app
 from danalab.serve.chat_model import ChatModel
 from danalab.serve.errors import RequestError
 from danalab.serve.settings import ServerSettings
-from danalab.serve.worker import EngineWorker, Metrics
+from danalab.serve.worker import EngineWorker
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,7 @@ def serve(
 
     Models have different names, each an engine; `listener` is of `bind`; `ready` is called when requests are accepted.
     """
-    metrics = Metrics()
-    workers = [make_worker(each, settings, metrics) for each in chat_models]
+    workers = [make_worker(each, settings) for each in chat_models]
     app = create_app(list(zip(chat_models, workers, strict=True)), settings, ready)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # uvicorn raises them again after a regular end
@@ -58,15 +57,10 @@ def bind(settings: ServerSettings) -> socket.socket:
     return listener
 
 
-def make_worker(chat_model: ChatModel, settings: ServerSettings, metrics: Metrics) -> EngineWorker:
+def make_worker(chat_model: ChatModel, settings: ServerSettings) -> EngineWorker:
     """The engine of a model in its thread, not started."""
-    engine = chat_model.engine(
-        max_batch_size=settings.max_batch_size,
-        cache_tokens=settings.cache_tokens,
-        batch_invariant=settings.batch_invariant,
-    )
-    most = settings.max_batch_size + settings.max_waiting
-    return EngineWorker(chat_model.name, engine, metrics, max_requests=most)
+    engine = chat_model.engine(max_batch_size=settings.max_batch_size, cache_tokens=settings.cache_tokens)
+    return EngineWorker(engine, max_requests=settings.max_batch_size + settings.max_waiting)
 
 
 class Server(uvicorn.Server):

@@ -32,8 +32,6 @@ class ServerSettings:
     """Size of a request at most [KiB]."""
     cache_tokens: Count | None = None
     """Capacity of the cache [tokens]; default: as the engine chooses."""
-    batch_invariant: bool = False
-    """The bits of an answer do not depend on other requests; slower. CPU and float32 only."""
     drain_seconds: Natural = 30
     """Time for running requests after SIGTERM or Ctrl-C [s]."""
 

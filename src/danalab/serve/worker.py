@@ -1,4 +1,4 @@
-"""The thread that owns the engine, and its metrics for Prometheus.
+"""The thread that owns the engine.
 
     route (event loop)  --submit, cancel-->  inbox  -->  engine thread: step, read tokens  --deltas-->  event loop
 
@@ -12,40 +12,34 @@ import asyncio
 import logging
 import queue
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from danalab.errors import UserError
 from danalab.inference.engine import Engine
 from danalab.inference.request import Request, TokenEvent
-from danalab.serve.answers import Answer, Delta, TextReader
+from danalab.serve.answers import Delta, TextReader
 from danalab.serve.errors import RequestError
 
 log = logging.getLogger(__name__)
-
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 Indexed = tuple[int, "Delta | Exception"]
 """Index of an answer, and what is new about it."""
 
 
+@dataclass(eq=False)
 class Generation:
     """One request in the engine; its answer's deltas go to a queue of the event loop."""
 
-    def __init__(self, request: Request, reader: TextReader, index: int, deltas: asyncio.Queue[Indexed]):
-        self.request, self.reader, self.index, self.deltas = request, reader, index, deltas
-        self.number: int | None = None
-        """Number of the request in the engine, while it runs."""
-        self.submitted = time.perf_counter()
-        self.first_token = self.last_token = 0.0
-        self.tokens = 0
-        self.ended = False
+    request: Request
+    reader: TextReader
+    index: int
+    deltas: asyncio.Queue[Indexed]
+    number: int | None = None
+    """Number of the request in the engine, while it runs."""
+    tokens: int = 0
+    ended: bool = False
 
 
 class Generations:
@@ -55,7 +49,7 @@ class Generations:
         self._worker = worker
         self._deltas: asyncio.Queue[Indexed] = asyncio.Queue()
         self.all = [Generation(request, reader, i, self._deltas) for i, (request, reader) in enumerate(pairs)]
-        self.answers = [Answer() for _ in pairs]
+        self.answers = [Delta() for _ in pairs]
         """The answers as far as they have been iterated over."""
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Delta]]:
@@ -65,7 +59,7 @@ class Generations:
             if isinstance(delta, Exception):
                 raise delta
             unfinished -= delta.finish_reason is not None
-            self.answers[index].add(delta)
+            self.answers[index] += delta
             yield index, delta
 
     async def finish(self) -> None:
@@ -87,12 +81,10 @@ class Generations:
 class EngineWorker:
     """Runs an engine in a thread for callers in an event loop; refuses more than `max_requests` running and waiting."""
 
-    def __init__(self, name: str, engine: Engine, metrics: Metrics, *, max_requests: int):
-        self.name, self.engine, self.metrics, self.max_requests = name, engine, metrics, max_requests
+    def __init__(self, engine: Engine, *, max_requests: int):
+        self.engine, self.max_requests = engine, max_requests
         self.open = 0
         """Running and waiting requests."""
-        self.statistics = engine.statistics
-        """Counts and load after the last step."""
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._running: dict[int, Generation] = {}
         self._outbox: list[tuple[Generation, Delta | Exception]] = []
@@ -122,7 +114,6 @@ class EngineWorker:
         if self._end_error is not None:
             raise self._end_error
         if self.open + len(pairs) > self.max_requests:
-            self.metrics.refused.labels(self.name).inc()
             message = f"{self.open} requests are running or waiting; {self.max_requests} is the limit: try again later"
             raise RequestError(429, message, code="queue_full", headers={"retry-after": "1"})
         self.open += len(pairs)
@@ -143,11 +134,10 @@ class EngineWorker:
 
     def _deliver(self, outbox: list[tuple[Generation, Delta | Exception]]) -> None:
         for generation, delta in outbox:
-            reason = "error" if isinstance(delta, Exception) else delta.finish_reason
-            if reason is not None and not generation.ended:
+            is_last = isinstance(delta, Exception) or delta.finish_reason is not None
+            if is_last and not generation.ended:
                 generation.ended = True
                 self.open -= 1
-                self.metrics.finished(self.name, generation, reason)
             generation.deltas.put_nowait((generation.index, delta))
 
     # ---- in the engine's thread ----
@@ -161,7 +151,6 @@ class EngineWorker:
                 self._end_all(_request_error(error, 500))
             for event in events:
                 self._read(event)
-            self.statistics = self.engine.statistics
             self._flush()
 
     def _take_commands(self) -> bool:
@@ -207,8 +196,6 @@ class EngineWorker:
         if generation is None:
             return
         generation.tokens += event.token >= 0
-        generation.last_token = time.perf_counter()
-        generation.first_token = generation.first_token or generation.last_token
         try:
             delta = generation.reader.read(event, self.engine)
         except Exception as error:
@@ -225,50 +212,6 @@ class EngineWorker:
         if self._outbox and self._loop is not None:
             outbox, self._outbox = self._outbox, []
             self._loop.call_soon_threadsafe(self._deliver, outbox)
-
-
-class Metrics:
-    """Counts and times of the models of a server, each sample with the label "model"."""
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self.running = self._add(Gauge, "requests_running", "Requests that the engine decodes")
-        self.waiting = self._add(Gauge, "requests_waiting", "Requests that wait for a slot")
-        self.cache_use = self._add(
-            Gauge, "cache_use_ratio", "Share of the engine's cache that running requests hold"
-        )
-        self.prefix_tokens = self._add(Gauge, "prefix_hit_tokens", "Prompt tokens found in the cache")
-        self.refused = self._add(Counter, "requests_refused", "Requests refused because the queue was full")
-        self.requests = self._add(Counter, "requests", "Finished generations", "finish_reason")
-        self.prompt_tokens = self._add(Counter, "prompt_tokens", "Prompt tokens of finished generations")
-        self.generated_tokens = self._add(Counter, "generated_tokens", "Tokens of finished generations")
-        self.to_first = self._add(Histogram, "time_to_first_token_seconds", "Until the first token [s]")
-        self.per_token = self._add(Histogram, "time_per_output_token_seconds", "Between two tokens [s]")
-
-    def _add(self, kind: Any, name: str, text: str, *labels: str) -> Any:
-        more: dict[str, Any] = {"buckets": _BUCKETS} if kind is Histogram else {}
-        return kind(f"danalab_{name}", text, registry=self._registry, labelnames=["model", *labels], **more)
-
-    def finished(self, model: str, generation: Generation, reason: str) -> None:
-        """Count an answer that has ended."""
-        self.requests.labels(model, reason).inc()
-        self.prompt_tokens.labels(model).inc(len(generation.request.prompt))
-        self.generated_tokens.labels(model).inc(generation.tokens)
-        if generation.tokens:
-            self.to_first.labels(model).observe(generation.first_token - generation.submitted)
-        if generation.tokens > 1:
-            seconds = (generation.last_token - generation.first_token) / (generation.tokens - 1)
-            self.per_token.labels(model).observe(seconds)
-
-    def page(self, workers: Iterable[EngineWorker]) -> bytes:
-        """All of them as Prometheus reads them, with the engines' present load."""
-        for worker in workers:
-            load = worker.statistics
-            self.running.labels(worker.name).set(load.running)
-            self.waiting.labels(worker.name).set(load.waiting)
-            self.cache_use.labels(worker.name).set(load.cache_blocks_used / max(load.cache_blocks, 1))
-            self.prefix_tokens.labels(worker.name).set(load.reused_tokens)
-        return generate_latest(self._registry)
 
 
 def _request_error(error: Exception, status: int) -> RequestError:

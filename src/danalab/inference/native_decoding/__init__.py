@@ -50,10 +50,7 @@ class NativeSampler:
 
     def __init__(self, slots: int):
         self._library = library()
-        self._temperatures, self._logprobs = (
-            np.zeros(slots, dtype=np.float32),
-            np.zeros(slots, dtype=np.float32),
-        )
+        self._temperatures, self._logprobs = (np.zeros(slots, dtype=np.float32) for _ in range(2))
         self._points, self._tokens = np.zeros(slots, dtype=np.float64), np.zeros(slots, dtype=np.int32)
         arrays = self._temperatures, self._points, self._tokens, self._logprobs
         self._addresses = [array.ctypes.data for array in arrays]
@@ -85,17 +82,11 @@ PRODUCTS_PER_THREAD = 500_000
 class NativeBackend:
     """Computes steps of one model on the CPU, of up to `rows` tokens of `slots` sequences; UserError: it cannot here.
 
-    `weight_dtype`: of the copies of matrices. Every setting is batch invariant.
+    `weight_dtype`: of the copies of matrices.
     """
 
     def __init__(
-        self,
-        model: Decoder,
-        pool: BlockPool | None,
-        slots: int,
-        rows: int,
-        weight_dtype: str | None,
-        _invariant: bool,
+        self, model: Decoder, pool: BlockPool | None, slots: int, rows: int, weight_dtype: str | None
     ):
         if weight_dtype is not None and weight_dtype not in KINDS:
             hint = nearest(weight_dtype, KINDS)
@@ -103,7 +94,6 @@ class NativeBackend:
         obstacle = why_not(model)
         if obstacle is not None:
             raise UserError(f"the native back end needs {obstacle}")
-        self.align: int | None = None
         self._library = library()
         sizes = (ctypes.c_int64 * (len(STRUCTS) + 2))()
         self._library.sizes(sizes)

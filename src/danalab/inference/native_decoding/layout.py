@@ -31,82 +31,54 @@ ATTENTION, DELTA_RULE, OSCILLATORS = range(3)
 _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
 
 
-class MatrixStruct(ctypes.Structure):
-    _fields_ = [
-        *((name, _P) for name in ("data", "scale", "bias")),
-        *((name, _I) for name in ("outputs", "inputs", "kind", "unused")),
-    ]
+def _structure(name: str, fields: dict[str, Any]) -> Any:
+    """A class of ctypes."""
+    return type(name, (ctypes.Structure,), {"_fields_": list(fields.items())})
 
 
-class NormStruct(ctypes.Structure):
-    _fields_ = [("gain", _P), ("shift", _P), ("eps", _F), ("centred", _I)]
+def _of(kind: Any, names: str) -> dict[str, Any]:
+    """Fields of one kind."""
+    return dict.fromkeys(names.split(), kind)
 
 
-class MlpStruct(ctypes.Structure):
-    _fields_ = [("up", MatrixStruct), ("down", MatrixStruct)]
-
-
-class ExpertsStruct(ctypes.Structure):
-    _fields_ = [
-        *[("experts", _P), ("router", MatrixStruct), ("shared", MlpStruct), ("shared_gate", _P)],
-        *((name, _I) for name in ("count", "chosen", "renormalise", "has_shared")),
-    ]
-
-
-class LayerStruct(ctypes.Structure):
-    _fields_ = [
-        *[("mixer_norm", NormStruct), ("mlp_norm", NormStruct), ("in_", MatrixStruct), ("out", MatrixStruct)],
-        *[("mlp", MlpStruct), ("experts", _P)],
-        *[("head_norm_q", NormStruct), ("head_norm_k", NormStruct)],
-        *((name, _P) for name in ("keys", "values", "state", "taps", "first", "second", "through")),
-        ("state_size", _L),
-        *((name, _I) for name in ("mixer", "gated", "taps_size", "modes")),
-        *((name, _I) for name in ("key_heads", "value_heads", "key_dim", "value_dim")),
-    ]
-
-
-class ModelStruct(ctypes.Structure):
-    _fields_ = [
-        *((name, _P) for name in ("layers", "embedding", "positions", "rotary")),
-        *[("final_norm", NormStruct), ("head", MatrixStruct)],
-        *(
-            (name, _I)
-            for name in ("n_layers", "d_model", "heads", "kv_heads", "head_dim", "pairs", "activation")
-        ),
-        ("residual_scale", _F),
-    ]
-
-
-class BatchStruct(ctypes.Structure):
-    _fields_ = [
-        *(
-            (name, _P)
-            for name in ("tokens", "positions", "sequence_of", "first", "slots", "tables", "outputs")
-        ),
-        ("logits", _P),
-        *((name, _I) for name in ("rows", "sequences", "n_outputs", "table_width")),
-    ]
-
-
-class BufferStruct(ctypes.Structure):
-    _fields_ = [
-        *(
-            (name, _P)
-            for name in ("x", "normed", "wide", "mixed", "hidden", "added", "copies", "weights", "chosen")
-        ),
-        *((f"{name}_stride", _L) for name in ("d", "wide", "mixed", "hidden", "copies")),
-    ]
-
-
+MatrixStruct = _structure("MatrixStruct", _of(_P, "data scale bias") | _of(_I, "outputs inputs kind unused"))
+NormStruct = _structure("NormStruct", _of(_P, "gain shift") | {"eps": _F, "centred": _I})
+MlpStruct = _structure("MlpStruct", _of(MatrixStruct, "up down"))
+ExpertsStruct = _structure(
+    "ExpertsStruct",
+    {"experts": _P, "router": MatrixStruct, "shared": MlpStruct, "shared_gate": _P}
+    | _of(_I, "count chosen renormalise has_shared"),
+)
+LayerStruct = _structure(
+    "LayerStruct",
+    _of(NormStruct, "mixer_norm mlp_norm")
+    | _of(MatrixStruct, "in_ out")
+    | {"mlp": MlpStruct, "experts": _P}
+    | _of(NormStruct, "head_norm_q head_norm_k")
+    | _of(_P, "keys values state taps first second through")
+    | {"state_size": _L}
+    | _of(_I, "mixer gated taps_size modes key_heads value_heads key_dim value_dim"),
+)
+ModelStruct = _structure(
+    "ModelStruct",
+    _of(_P, "layers embedding positions rotary")
+    | {"final_norm": NormStruct, "head": MatrixStruct}
+    | _of(_I, "n_layers d_model heads kv_heads head_dim pairs activation")
+    | {"residual_scale": _F},
+)
+BatchStruct = _structure(
+    "BatchStruct",
+    _of(_P, "tokens positions sequence_of first slots tables outputs logits")
+    | _of(_I, "rows sequences n_outputs table_width"),
+)
+BufferStruct = _structure(
+    "BufferStruct",
+    _of(_P, "x normed wide mixed hidden added copies weights chosen")
+    | _of(_L, "d_stride wide_stride mixed_stride hidden_stride copies_stride"),
+)
 STRUCTS = (
-    MatrixStruct,
-    NormStruct,
-    MlpStruct,
-    ExpertsStruct,
-    LayerStruct,
-    ModelStruct,
-    BatchStruct,
-    BufferStruct,
+    *(MatrixStruct, NormStruct, MlpStruct, ExpertsStruct),
+    *(LayerStruct, ModelStruct, BatchStruct, BufferStruct),
 )
 """All structures, in the order of `sizes` in step.cpp."""
 
@@ -180,7 +152,7 @@ class NativeWeights:
 
     # ---- layers ----
 
-    def _layer(self, block: Any, config: Any) -> LayerStruct:
+    def _layer(self, block: Any, config: Any) -> Any:
         block = cast(Block, block)
         layer = LayerStruct(mixer_norm=self._norm(block.attention_norm), mlp_norm=self._norm(block.mlp_norm))
         mixer = block.mixer
@@ -197,7 +169,7 @@ class NativeWeights:
             layer.mlp = self._mlp(block.mlp)
         return layer
 
-    def _attention(self, layer: LayerStruct, mixer: Attention, config: Any) -> None:
+    def _attention(self, layer: Any, mixer: Attention, config: Any) -> None:
         maps = [mixer.q, mixer.k, mixer.v, *([] if mixer.gate is None else [mixer.gate])]
         layer.in_ = self._matrix([m.weight for m in maps], [m.bias for m in maps])
         layer.out = self._matrix([mixer.out.weight], [mixer.out.bias])
@@ -209,7 +181,7 @@ class NativeWeights:
         layer.keys = self._empty(positions * config.head_dim)
         layer.values = self._empty(positions * _padded(config.head_dim, self._lanes))
 
-    def _delta_rule(self, layer: LayerStruct, mixer: GatedDeltaNet) -> None:
+    def _delta_rule(self, layer: Any, mixer: GatedDeltaNet) -> None:
         names = ("query", "key", "value", "z", "write", "forget")
         layer.in_ = self._matrix([getattr(mixer, name).weight for name in names])
         layer.out = self._matrix([mixer.out.weight])
@@ -224,7 +196,7 @@ class NativeWeights:
         state = layer.value_heads * mixer.key_dim * mixer.value_dim
         self._states(layer, (taps.shape[1] - 1) * taps.shape[0] + state)
 
-    def _oscillators(self, layer: LayerStruct, mixer: Resonator, config: Any) -> None:
+    def _oscillators(self, layer: Any, mixer: Resonator, config: Any) -> None:
         d, bank = config.d_model, mixer.bank
         layer.in_ = self._matrix([mixer.v.weight, mixer.g.weight])
         layer.out = self._matrix([mixer.out.weight])
@@ -241,12 +213,12 @@ class NativeWeights:
             layer.through = self._floats(F.pad(bank.d, (0, _padded(d, self._lanes) - d)))
         self._states(layer, max(state, 1))
 
-    def _states(self, layer: LayerStruct, size: int) -> None:
+    def _states(self, layer: Any, size: int) -> None:
         layer.state, layer.state_size = self._empty(self._slots * size), size
 
     # ---- MLPs ----
 
-    def _mlp(self, mlp: Any) -> MlpStruct:
+    def _mlp(self, mlp: Any) -> Any:
         down = self._matrix([mlp.down.weight], [mlp.down.bias])
         if isinstance(mlp, SwiGLU):
             return MlpStruct(up=self._matrix([self._alternating(mlp.gate.weight, mlp.up.weight)]), down=down)
@@ -274,7 +246,7 @@ class NativeWeights:
 
     # ---- tensors ----
 
-    def _norm(self, norm: Any) -> NormStruct:
+    def _norm(self, norm: Any) -> Any:
         gain = 1 + norm.weight if isinstance(norm, RMSNorm1p) else norm.weight
         shift = getattr(norm, "bias", None)
         return NormStruct(
@@ -286,7 +258,7 @@ class NativeWeights:
 
     def _matrix(
         self, weights: Sequence[Tensor], biases: Sequence[Tensor | None] = (), dtype: str | None = None
-    ) -> MatrixStruct:
+    ) -> Any:
         dtype = dtype or self._dtype
         weight = weights[0] if len(weights) == 1 else torch.cat(list(weights))
         outputs, inputs = weight.shape
