@@ -246,8 +246,13 @@ def _arrange(layout: RankLayout, device_type: str, *, owns: bool) -> World:
 def joined(layout: RankLayout, device_type: str) -> Iterator[World]:
     """`join`, and `close` after the block."""
     world = join(layout, device_type)
-    yield world
-    world.close()  # not after a failure: it would wait for dead ranks
+    ends_well = world.size == 1
+    try:
+        yield world
+        ends_well = True
+    finally:
+        if ends_well:  # after a failure it would wait for dead ranks
+            world.close()
 
 
 ROLL_CALL_SECONDS = 4.0
