@@ -44,8 +44,6 @@ def write(path: Path, array: np.ndarray) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".pt":
         torch.save(torch.from_numpy(array), path)
-    elif path.suffix == ".npz":
-        np.savez(path, ids=array)
     else:
         np.save(path, array)
     return path
@@ -60,7 +58,7 @@ def arrays(tmp_path: Path) -> Path:
             ("a.npy", "uint16", 10),
             ("b.npy", "int32", 7),
             ("deep/c.npy", "int64", 12),
-            ("deep/d.npz", "uint16", 9),
+            ("deep/d.npy", "uint16", 9),
             ("e.pt", "int64", 11),
             ("deep/er/f.pt", "int32", 8),
         ]

@@ -14,7 +14,7 @@ import torch
 
 from danalab import __version__
 from danalab.data import open_dataset, prepare
-from danalab.data.formats.shards import HEADER, MAGIC, Manifest, ShardEntry, TokenizerEntry, mappable
+from danalab.data.formats.shards import HEADER, MAGIC, Encoding, Manifest, ShardEntry, mappable
 from danalab.data.open import describe
 from danalab.data.tokenizers import train_bpe
 from danalab.data.validation import validate
@@ -56,7 +56,7 @@ def test_a_hundred_billion_tokens_open_without_an_index(tmp_path):
             stream.write(HEADER.pack(MAGIC, 1, 2, tokens, bytes.fromhex(fingerprint)))
             stream.truncate(HEADER.size + 2 * tokens)  # a hole: takes no room on the disk
         entries.append(ShardEntry(file.name, tokens, 1, 1, f"{number}", 0, 0))
-    tokenizer = TokenizerEntry("gpt2", fingerprint, 50257, 50304, 50256)
+    tokenizer = Encoding("gpt2", fingerprint, 50257, 50304, 50256)
     Manifest(tokenizer, {}, {"train": entries}, "", __version__).write(tmp_path)
     tracemalloc.start()
     dataset = open_dataset(tmp_path)
@@ -270,7 +270,7 @@ def test_the_fingerprint_follows_content_and_not_place(prepared, tmp_path):
 def test_the_number_of_sequences_of_an_epoch_is_that_of_its_batches(prepared):
     dataset = open_dataset(prepared)
     batches = dataset.batches(seed=1, global_batch=2, seq_len=16)
-    assert dataset.sequences(0, 16).per_epoch == batches.windows_per_epoch > 0
+    assert dataset.order(0, 16).n == batches.windows_per_epoch > 0
 
 
 def test_more_shards_than_a_process_may_open_are_read(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import pickle
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -45,28 +44,6 @@ def llmc(ids: np.ndarray, magic: int, version: int = 1, count: int | None = None
     return header.tobytes() + ids.tobytes()
 
 
-def megatron_index(lengths: list[int], width: int, code: int, modes: bool = False) -> bytes:
-    ends = np.cumsum(lengths) * width
-    parts = [
-        np.array(lengths, "<i4"),
-        (ends - np.array(lengths) * width).astype("<i8"),
-        np.arange(len(lengths) + 1),
-    ]
-    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, len(lengths), len(lengths) + 1)
-    return head + b"".join(part.tobytes() for part in parts) + bytes(len(lengths) * modes)
-
-
-def megatron(dtype: str, code: int, modes: bool = False):
-    def write(folder: Path, ids: np.ndarray) -> None:
-        lengths = [1, len(ids) - 1] if len(ids) > 1 else [1]
-        (folder / "a_text_document.bin").write_bytes(ids.astype(dtype).tobytes())
-        (folder / "a_text_document.idx").write_bytes(
-            megatron_index(lengths, np.dtype(dtype).itemsize, code, modes)
-        )
-
-    return write
-
-
 def file(name: str, content):
     return lambda folder, ids: (folder / name).write_bytes(content(ids))
 
@@ -78,9 +55,6 @@ FORMATS = {
     "npy uint16": (GPT2, file("edu_train_000000.npy", lambda ids: npy(ids.astype(np.uint16)))),
     "npy big-endian": (1 << 20, file("shard.npy", lambda ids: npy(ids.astype(">i4")))),
     "npy int64": (1 << 27, file("train.npy", lambda ids: npy(ids))),
-    "megatron uint16": (GPT2, megatron("<u2", 8)),
-    "megatron int32": (1 << 27, megatron("<i4", 4, modes=True)),
-    "megatron int64": (1 << 27, megatron("<i8", 5)),
 }
 
 
@@ -195,27 +169,6 @@ def test_other_files_are_refused_with_the_reason(tmp_path, name):
     with pytest.raises(UserError, match=rf"train\.{kind}: .*{reason}"):
         open_dataset(tmp_path)
     assert not validate(tmp_path).valid
-
-
-@TRIES
-def test_any_damage_of_an_index_is_read_or_refused(folders, tries):
-    sound = megatron_index([9, 0, 31], 2, 8)
-    ids = TEXT[:40].astype("<u2")
-    damage = st.lists(st.tuples(st.integers(0, len(sound) - 1), st.integers(0, 255)), max_size=4)
-
-    @settings(max_examples=tries, deadline=None, derandomize=True, database=None)
-    @given(damage, st.integers(0, 3))
-    def check(changes, cut):
-        folder, index = folders(), bytearray(sound)
-        for place, value in changes:
-            index[place] = value
-        (folder / "a.bin").write_bytes(ids.tobytes())
-        (folder / "a.idx").write_bytes(index[: len(index) - cut])
-        dataset = opened(folder)
-        if dataset and index[17] in (3, 8):  # a type of 16 bits, which the ids are
-            assert np.array_equal(dataset.store.read(0, 99), ids)
-
-    check()
 
 
 SPLITS = [

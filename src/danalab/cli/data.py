@@ -245,7 +245,7 @@ def download(flags: DownloadFlags) -> None:
 @dataclass(frozen=True, kw_only=True)
 class ValidateFlags(JsonFlags):
     path: Positional[Path]
-    """Folder of any layout (arrays, shards, bare files), or one .npy, .npz or .pt file."""
+    """Folder of any layout (arrays, shards, bare files), or one .npy or .pt file."""
     vocab_size: int | None = None
     """Upper bound of the ids; default that of the tokenizer beside the data, else GPT-2's 50,257."""
     seq_len: int | None = None
@@ -303,7 +303,7 @@ def validate(flags: ValidateFlags) -> int:
 @dataclass(frozen=True, kw_only=True)
 class SplitFlags(JsonFlags):
     path: Positional[Path]
-    """Folder of arrays (.npy, .npz, .pt), in folders of any depth."""
+    """Folder of arrays (.npy, .pt), in folders of any depth."""
     output_path: Path
     """New folder for train/ and val/, outside the data folder."""
     val_ratio: float = 0.01
@@ -315,7 +315,7 @@ class SplitFlags(JsonFlags):
 
 
 def split(flags: SplitFlags) -> None:
-    """Split a folder of arrays into train/ and val/ of symbolic links; nothing is copied or overwritten."""
+    """Split a folder of arrays into train/ and val/: links to files, or copies of sequences."""
     from danalab.data.array_split import split_arrays
 
     made = split_arrays(
@@ -323,10 +323,11 @@ def split(flags: SplitFlags) -> None:
     )
     if flags.print_json(asdict(made)):
         return
-    inside = (
-        f" ({made.train_sequences:,} and {made.val_sequences:,} sequences)" if made.by == "sequence" else ""
-    )
-    print(f"{made.train_dir}: {made.train_files:,} files; {made.val_dir}: {made.val_files:,} files{inside}")
+    for place, files, sequences in (
+        (made.train_dir, made.train_files, made.train_sequences),
+        (made.val_dir, made.val_files, made.val_sequences),
+    ):
+        print(f"{place}: {sequences:,} sequences in {files:,} files")
 
 
 @dataclass(frozen=True, kw_only=True)

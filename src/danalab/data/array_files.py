@@ -1,4 +1,4 @@
-"""Files of token ids, [sequences, length]: .npy (mapped), .npz or .pt (read whole); which belong to which split.
+"""Files of token ids, [sequences, length], memory-mapped: .npy and .pt; and which belong to which split.
 
 No code in a file is executed, and every fault becomes a `BadArrayError`: the formats' own readers fail in many ways.
 """
@@ -15,17 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from danalab.data.splits import SPLIT_NAMES, split_name
 from danalab.errors import UserError, first_line
-from danalab.files import read_state, walk_files
+from danalab.files import walk_files
 
 SPLITS = ("train", "val")
-SPLIT_RECORD = "split.json"
-"""Written by `danalab data split`."""
 _BLOCK_BYTES = 1 << 23  # small enough to stay in cache between the passes over it
 
 
@@ -69,63 +66,33 @@ def has_splits(folder: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class SplitRecord:
-    """The part of `split.json` that opening the folder needs."""
+class ArrayFile:
+    """What one pass over a file finds."""
 
-    by: Literal["file", "sequence"]
-
-
-def by_sequence(folder: Path) -> bool:
-    """Whether the folder was split by sequence."""
-    record = folder / SPLIT_RECORD
-    return record.is_file() and read_state(SplitRecord, record).by == "sequence"
-
-
-def chosen_rows(path: Path, sequences: int, required: bool) -> np.ndarray | None:
-    """The row numbers in `path`.rows; None without such a file if it is not `required`."""
-    file = path.with_name(path.name + ".rows")
-    if not file.is_file():
-        if required:
-            raise BadArrayError(path, f"{file.name}, which lists the sequences of the split, is missing")
-        return None
-    try:
-        rows = np.load(file, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # a damaged file may raise almost anything
-        raise BadArrayError(file, f"damaged: {first_line(error)}") from error
-    if not isinstance(rows, np.ndarray) or rows.ndim != 1 or rows.dtype.kind not in "ui" or len(rows) == 0:
-        raise BadArrayError(file, "not a list of row numbers")
-    rows = rows.astype(np.int64)
-    if rows.min() < 0 or rows.max() >= sequences or len(np.unique(rows)) < len(rows):
-        raise BadArrayError(file, f"not distinct rows of an array of {sequences} sequences")
-    return rows
-
-
-@dataclass(frozen=True)
-class ArrayScan:
-    """Facts of one file."""
-
+    path: Path
     sequences: int
     length: int
     """Tokens per sequence."""
-    item_bytes: int
-    """Bytes per token."""
+    bytes: int
+    """Size of the file."""
     max_id: int
     sha256: str
     """SHA-256 [hex] of the ids, their type and shape: the same for .npy and .pt."""
 
 
-def scan_all(paths: Sequence[Path]) -> list[ArrayScan]:
-    """Facts of each file, which is read once as long as it does not change; `UserError` for the first bad file."""
+def scan_all(paths: Sequence[Path]) -> list[ArrayFile]:
+    """Each file, read once as long as it does not change; `UserError` for the first bad one."""
+
+    def scan(path: Path) -> ArrayFile:
+        return _scan(path, path.stat().st_mtime_ns if path.exists() else 0)
+
     with ThreadPoolExecutor(8) as pool:
-        return list(
-            pool.map(lambda path: _scan(path, path.stat().st_mtime_ns if path.exists() else 0), paths)
-        )
+        return list(pool.map(scan, paths))
 
 
 @lru_cache(maxsize=65536)
-def _scan(path: Path, modified: int) -> ArrayScan:
+def _scan(path: Path, modified: int) -> ArrayFile:
     array = open_array(path)
-    verify_archive(path)
     digest = hashlib.sha256(f"{array.dtype.str}|{array.shape}|".encode())
     largest = 0
     for start, rows in blocks(path, array):
@@ -136,11 +103,12 @@ def _scan(path: Path, modified: int) -> ArrayScan:
             raise BadArrayError(
                 path, f"token id {rows[row, column]} at [{start + row}, {column}] is negative"
             )
-    return ArrayScan(len(array), array.shape[1], array.dtype.itemsize, largest, digest.hexdigest())
+    sequences, length = array.shape
+    return ArrayFile(path, sequences, length, path.stat().st_size, largest, digest.hexdigest())
 
 
 def open_array(path: Path) -> np.ndarray:
-    """The ids of a file, [sequences, length], of an integer type; mapped for .npy, else in memory."""
+    """The ids of a file, [sequences, length], of an integer type, memory-mapped."""
     if path.is_symlink() and not path.exists():
         raise BadArrayError(path, f"a dangling symbolic link (to {os.readlink(path)})")
     if not path.is_file():  # a named pipe would block
@@ -149,48 +117,37 @@ def open_array(path: Path) -> np.ndarray:
         array = READERS[path.suffix](path)
     except BadArrayError:
         raise
-    except MemoryError:
-        raise BadArrayError(path, "larger than memory") from None
     except pickle.UnpicklingError as error:
         raise BadArrayError(path, "refused: damaged, or more than tensors; nothing was executed") from error
     except Exception as error:  # a damaged file may make its format's reader raise almost anything
         raise BadArrayError(path, f"damaged: {first_line(error)}") from error
-    _check(path, array)
+    if array.ndim != 2:
+        more = "; streams of one dimension lie in a folder of their own" if array.ndim == 1 else ""
+        raise BadArrayError(path, f"its shape is {list(array.shape)}; it must be [sequences, length]{more}")
+    if array.dtype.kind not in "ui":
+        bad = array.dtype.kind == "f" and not np.isfinite(array[:1024]).all()
+        more = "; it has NaN or infinity" if bad else ""
+        raise BadArrayError(path, f"{array.dtype.name}, not integers{more}")
+    if len(array) == 0:
+        raise BadArrayError(path, "no sequences in it")
+    if array.shape[1] < 2:
+        raise BadArrayError(path, f"its sequences have {array.shape[1]} token(s); they must have at least 2")
     return array
 
 
-def verify_archive(path: Path) -> None:
-    """Check the checksums inside of archives, which torch ignores when it loads a .pt."""
-    if path.suffix == ".npy":
-        return
-    try:
-        if not zipfile.is_zipfile(path):
-            return  # torch's older format has no checksums
-        with zipfile.ZipFile(path) as archive:
-            member = archive.testzip()
-    except Exception as error:
-        raise BadArrayError(path, f"damaged: {first_line(error)}") from error
-    if member is not None:
-        raise BadArrayError(path, f"damaged: the checksum of {member} is wrong")
-
-
 def blocks(path: Path, array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """(first row, rows) of an opened array, some MiB at a time; mapped files are read without touching the mapping."""
-    length = array.shape[1]
-    step = max(1, _BLOCK_BYTES // (length * array.dtype.itemsize))
-    plain = isinstance(array, np.memmap) and array.flags.c_contiguous
-    offset = int(getattr(array, "offset", 0))
-    with open(path, "rb") as file:
-        for start in range(0, len(array), step):
-            if not plain:
-                yield start, np.ascontiguousarray(array[start : start + step])
-                continue
-            count = min(step, len(array) - start)
-            file.seek(offset + start * length * array.dtype.itemsize)
-            rows = np.fromfile(file, array.dtype, count * length)
-            if len(rows) < count * length:
-                raise BadArrayError(path, "truncated while it was read")
-            yield start, rows.reshape(count, length)
+    """(first row, rows) of an opened array, some MiB at a time, after the checksums of a .pt, which torch ignores."""
+    if path.suffix == ".pt":
+        try:
+            with zipfile.ZipFile(path) as archive:
+                member = archive.testzip()
+        except Exception as error:
+            raise BadArrayError(path, f"damaged: {first_line(error)}") from error
+        if member is not None:
+            raise BadArrayError(path, f"damaged: the checksum of {member} is wrong")
+    step = max(1, _BLOCK_BYTES // (array.shape[1] * array.dtype.itemsize))
+    for start in range(0, len(array), step):
+        yield start, np.ascontiguousarray(array[start : start + step])
 
 
 def _read_npy(path: Path) -> np.ndarray:
@@ -205,19 +162,12 @@ def _read_npy(path: Path) -> np.ndarray:
     return array
 
 
-def _read_npz(path: Path) -> np.ndarray:
-    with np.load(path, allow_pickle=False) as archive:
-        if len(archive.files) != 1:
-            raise BadArrayError(path, f"holds {len(archive.files)} arrays; it must hold one")
-        return archive[archive.files[0]]
-
-
 def _read_pt(path: Path) -> np.ndarray:
     import torch
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tensor = torch.load(path, map_location="cpu", weights_only=True)
+        tensor = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     if not isinstance(tensor, torch.Tensor):
         raise BadArrayError(path, f"holds a {type(tensor).__name__}, not a tensor")
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
@@ -227,24 +177,5 @@ def _read_pt(path: Path) -> np.ndarray:
     return tensor.numpy()
 
 
-READERS: dict[str, Callable[[Path], np.ndarray]] = {".npy": _read_npy, ".npz": _read_npz, ".pt": _read_pt}
+READERS: dict[str, Callable[[Path], np.ndarray]] = {".npy": _read_npy, ".pt": _read_pt}
 """Reader of each suffix."""
-
-
-def _check(path: Path, array: np.ndarray) -> None:
-    if array.ndim != 2:
-        stream = (
-            "; streams of one dimension lie beside each other in a folder of their own"
-            if array.ndim == 1
-            else ""
-        )
-        raise BadArrayError(path, f"its shape is {list(array.shape)}; it must be [sequences, length]{stream}")
-    if array.dtype.kind not in "ui":
-        bad = array.dtype.kind == "f" and not np.isfinite(array[:1024]).all()
-        raise BadArrayError(
-            path, f"{array.dtype.name}, not integers{'; it has NaN or infinity' if bad else ''}"
-        )
-    if len(array) == 0:
-        raise BadArrayError(path, "no sequences in it")
-    if array.shape[1] < 2:
-        raise BadArrayError(path, f"its sequences have {array.shape[1]} token(s); they must have at least 2")

@@ -1,7 +1,7 @@
-"""`danalab data split`: train/ and val/ of symbolic links to a folder of arrays. Nothing is copied.
+"""`danalab data split`: train/ and val/ of a folder of arrays.
 
-    by file       the files with the smallest keyed hashes validate, in the number that the ratio gives
-    by sequence   `NAME.rows` beside each link lists the sequences of the file that belong to the split
+    by file       links; the files with the smallest keyed hashes validate, in the number that the ratio gives
+    by sequence   copies of the sequences of each split, as .npy; a link where a file lies in one split
 
 Several names of one file are one item. The choice depends on the seed and on relative paths (by file), or on the seed
 and each sequence's position (by sequence).
@@ -10,14 +10,12 @@ and each sequence's position (by sequence).
 import hashlib
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from danalab.data.array_files import SPLIT_RECORD, SPLITS, find_files, has_splits, open_array
+from danalab.data.array_files import find_files, has_splits, open_array
 from danalab.data.order.permutation import Permutation
 from danalab.errors import UserError
 from danalab.files import fsync_path, naming, write_json
@@ -31,18 +29,17 @@ class ArraySplit:
     val_dir: str
     train_files: int
     val_files: int
+    train_sequences: int
+    val_sequences: int
     by: str
     seed: int
     val_ratio: float
-    train_sequences: int | None = None
-    """None if whole files are split."""
-    val_sequences: int | None = None
 
 
 def split_arrays(
     source: str | Path, out: str | Path, *, val_ratio: float = 0.01, seed: int = 42, by: str = "file"
 ) -> ArraySplit:
-    """Make `out`/train and `out`/val of links into `source`, with the same subfolders.
+    """Make `out`/train and `out`/val of the arrays in `source`, with the same subfolders.
 
     A share `val_ratio` of the files or sequences (`by`) validates. UserError: fewer than two of them, a dangling link,
     or an `out` that is not empty or lies in `source`.
@@ -56,31 +53,40 @@ def split_arrays(
         raise UserError(f"--seed is {seed}; it must be 0 or more")
     _check_places(source, out)
     counts = _sequences(source)
-    parts = list((_by_file if by == "file" else _by_sequence)(source, counts, val_ratio, seed))
-    n_files = Counter(split for split, _, _ in parts)
-    n_rows = {
-        split: sum(len(rows) for s, _, rows in parts if s == split and rows is not None) for split in SPLITS
+    validates = (_by_file if by == "file" else _by_sequence)(source, counts, val_ratio, seed)
+    rows = {
+        "train": {path: np.flatnonzero(~mine) for path, mine in validates.items() if not mine.all()},
+        "val": {path: np.flatnonzero(mine) for path, mine in validates.items() if mine.any()},
     }
+    n_files = {split: len(files) for split, files in rows.items()}
+    n_rows = {split: sum(map(len, files.values())) for split, files in rows.items()}
     made = ArraySplit(
-        str(out / "train"),
-        str(out / "val"),
-        n_files["train"],
-        n_files["val"],
-        by,
-        seed,
-        val_ratio,
-        *(n_rows[split] if by == "sequence" else None for split in SPLITS),
+        train_dir=str(out / "train"),
+        val_dir=str(out / "val"),
+        train_files=n_files["train"],
+        val_files=n_files["val"],
+        train_sequences=n_rows["train"],
+        val_sequences=n_rows["val"],
+        by=by,
+        seed=seed,
+        val_ratio=val_ratio,
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.is_dir():
         out.rmdir()  # it is empty
     work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
     try:
-        for split, path, rows in parts:
-            _link(path, work / split / path.relative_to(source), rows)
+        for split, files in rows.items():
+            for path, chosen in files.items():
+                place = work / split / path.relative_to(source)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                if len(chosen) == counts[path]:
+                    place.symlink_to(path.resolve())
+                else:
+                    _copy(path, place, chosen)
         if (source / "tokenizer.json").exists():
             (work / "tokenizer.json").symlink_to((source / "tokenizer.json").resolve())
-        write_json(work / SPLIT_RECORD, {"source": str(source.resolve()), **asdict(made)})
+        write_json(work / "split.json", {"source": str(source.resolve()), **asdict(made)})
         work.chmod(0o755)
         work.rename(out)  # atomic
         fsync_path(out.parent)
@@ -94,12 +100,13 @@ def _sequences(source: Path) -> dict[Path, int]:
     """Number of sequences of each array below `source`, all of one length."""
     files = find_files(source)
     if not files:
-        raise UserError(f"{source}: no arrays (.npy, .npz, .pt) below it")
-    shapes = [open_array(path).shape for path in files]
-    for path, shape in zip(files, shapes, strict=True):
-        if shape[1] != shapes[0][1]:
-            raise UserError(f"{path}: sequences of {shape[1]} tokens, not {shapes[0][1]} as in {files[0]}")
-    return {path: shape[0] for path, shape in zip(files, shapes, strict=True)}
+        raise UserError(f"{source}: no arrays (.npy, .pt) below it")
+    shapes = {path: open_array(path).shape for path in files}
+    length = shapes[files[0]][1]
+    for path, shape in shapes.items():
+        if shape[1] != length:
+            raise UserError(f"{path}: sequences of {shape[1]} tokens, not {length} as in {files[0]}")
+    return {path: shape[0] for path, shape in shapes.items()}
 
 
 def _check_places(source: Path, out: Path) -> None:
@@ -118,11 +125,38 @@ def _check_places(source: Path, out: Path) -> None:
         )
 
 
-Part = tuple[str, Path, np.ndarray | None]
-"""Split, file, and which of its rows; None: all."""
+def _by_file(source: Path, counts: dict[Path, int], ratio: float, seed: int) -> dict[Path, np.ndarray]:
+    """The sequences of each file that validate: all or none."""
+
+    def drawn(group: list[Path]) -> bytes:
+        text = f"danalab division 1|{seed}|{group[0].relative_to(source).as_posix()}"
+        return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+
+    groups = _names(counts)
+    if len(groups) < 2:
+        raise UserError(f"{source}: a single file cannot be split by file; give --by sequence")
+    wanted, val = max(1, round(ratio * len(counts))), set[Path]()
+    for group in sorted(groups, key=drawn)[:-1]:  # one item stays for training
+        if len(val) < wanted:
+            val |= set(group)
+    return {path: np.full(count, path in val) for path, count in counts.items()}
 
 
-def _names(files: Iterable[Path]) -> list[list[Path]]:
+def _by_sequence(source: Path, counts: dict[Path, int], ratio: float, seed: int) -> dict[Path, np.ndarray]:
+    """Which sequences of each file validate."""
+    paths = [names[0] for names in _names(counts)]  # several names of a file must not repeat its sequences
+    ends = np.cumsum([counts[path] for path in paths])
+    total = int(ends[-1])
+    if total < 2:
+        raise UserError(f"{source}: {total} sequence(s) cannot be split")
+    n_val = min(max(1, round(ratio * total)), total - 1)
+    validates = np.zeros(total, bool)
+    validates[Permutation(total, f"danalab division 1|{seed}".encode())(np.arange(n_val))] = True
+    return dict(zip(paths, np.split(validates, ends[:-1]), strict=True))
+
+
+def _names(files: dict[Path, int]) -> list[list[Path]]:
+    """The names of each file."""
     names: dict[tuple[int, int], list[Path]] = {}
     for path in files:
         status = path.stat()
@@ -130,43 +164,10 @@ def _names(files: Iterable[Path]) -> list[list[Path]]:
     return list(names.values())
 
 
-def _by_file(source: Path, counts: dict[Path, int], val_ratio: float, seed: int) -> Iterator[Part]:
-    groups = _names(counts)
-    if len(groups) < 2:
-        raise UserError(f"{source}: a single file cannot be split by file; give --by sequence")
-    ordered = sorted(groups, key=lambda group: _hash(seed, group[0].relative_to(source).as_posix()))
-    wanted, val = max(1, round(val_ratio * len(counts))), set[Path]()
-    for group in ordered[:-1]:  # one item stays for training
-        if len(val) < wanted:
-            val |= set(group)
-    return ((("val" if path in val else "train"), path, None) for path in counts)
-
-
-def _by_sequence(source: Path, counts: dict[Path, int], val_ratio: float, seed: int) -> Iterator[Part]:
-    paths = [names[0] for names in _names(counts)]  # several names of a file must not repeat its sequences
-    total = sum(counts[path] for path in paths)
-    if total < 2:
-        raise UserError(f"{source}: {total} sequence(s) cannot be split")
-    n_val = min(max(1, round(val_ratio * total)), total - 1)
-    validates = np.zeros(total, bool)
-    validates[Permutation(total, f"danalab division 1|{seed}".encode())(np.arange(n_val))] = True
-    for path, mine in zip(
-        paths, np.split(validates, np.cumsum([counts[path] for path in paths])[:-1]), strict=True
-    ):
-        for split, chosen in (("train", ~mine), ("val", mine)):
-            if chosen.any():
-                yield split, path, np.flatnonzero(chosen)
-
-
-def _link(path: Path, link: Path, rows: np.ndarray | None) -> None:
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(path.resolve())
-    if rows is not None:
-        listed = link.with_name(link.name + ".rows")
-        with naming(listed), open(listed, "wb") as file:
-            np.save(file, rows.astype(np.int64), allow_pickle=False)
-
-
-def _hash(seed: int, name: str) -> bytes:
-    text = f"danalab division 1|{seed}|{name}"
-    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+def _copy(path: Path, place: Path, rows: np.ndarray) -> None:
+    array = open_array(path)
+    copy = place if place.suffix == ".npy" else place.with_name(f"{place.name}.npy")
+    with naming(copy):
+        made = np.lib.format.open_memmap(copy, "w+", array.dtype, (len(rows), array.shape[1]))
+        np.take(array, rows, axis=0, out=made, mode="clip")  # "raise" would need memory for all of them
+        made.flush()

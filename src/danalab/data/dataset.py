@@ -3,49 +3,41 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from danalab.data.formats.shards import TokenStore
-from danalab.data.order.batches import Batches, Rows, Sequences, Sequential, Shuffled, Windows
+from danalab.data.formats.shards import Encoding, Shard, TokenStore
+from danalab.data.order.batches import Batches, Order, Rows, Sequential, Windows
+from danalab.data.order.permutation import EndlessOrder
 from danalab.data.tokenizers import UNKNOWN, Tokenizer, load_tokenizer, saved_tokenizer
+from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 
 
-@dataclass(eq=False, repr=False)
-class Dataset:
+@dataclass(eq=False, repr=False, kw_only=True)
+class Dataset(Vocabulary):
     """One split of a data set; `open_dataset` makes it."""
 
     path: Path
     """Its folder."""
     split: str
     """"train" or "val"."""
-    store: TokenStore
-    vocab_size: int
-    """Rows that a model's embedding needs (padded)."""
-    eos_id: int | None
-    """Id that ends each document; None if unknown."""
+    store: TokenStore = field(default_factory=lambda: TokenStore([]))
+    """Its stream of tokens; empty where its rows are not cut from one."""
     fingerprint: str
     """SHA-256 [hex] of the split's content and its tokenizer."""
     max_ids: list[int]
     """Largest token id of each file."""
-    tokenizer_name: str
-    """E.g. "gpt2"."""
     open_split: Callable[[str], Dataset]
     """Opens another split of the same data; `UserError` if there is none."""
-    sequence_length: int | None = None
-    """Tokens of each sequence, if the data are sequences already."""
 
     def __post_init__(self) -> None:
         self.n_tokens, self.n_files = self.store.n_tokens, len(self.store.shards)
-        self.least_vocab_size = self.vocab_size
-        """The minimum number of embedding rows."""
-        self.name = self.path.name
-        """The name that runs on it carry."""
         self.location = str(self.path.resolve())
         """An argument of `open_data` that works from any folder."""
 
@@ -71,17 +63,9 @@ class Dataset:
         """Raw bytes of each id, int64 [vocab_size]; 0 for specials. For losses in bits per byte."""
         return self.tokenizer.token_bytes()
 
-    @property
-    def size(self) -> str:
-        """The amount of data, for logs."""
-        return f"{self.n_tokens:,} tokens"
-
     def tokens_per_epoch(self, seq_len: int) -> int:
         """Tokens of one pass in sequences of `seq_len`."""
         return self.n_tokens
-
-    def set_cache(self, budget: int) -> None:
-        """Set the memory for files that cannot be memory-mapped [bytes]; no effect on other files."""
 
     def batches(
         self, *, seed: int, global_batch: int, seq_len: int, rank: int = 0, world_size: int = 1
@@ -96,17 +80,17 @@ class Dataset:
         Raises:
             UserError: the split is smaller than one batch, or the batch is not a multiple of the ranks.
         """
-        sequences = self.sequences(seed, seq_len)
-        return Batches(sequences, global_batch=global_batch, rank=rank, world_size=world_size)
+        rows, order = self.rows(seq_len), self.order(seed, seq_len)
+        return Batches(rows, order, self.title, global_batch=global_batch, rank=rank, world_size=world_size)
 
     def sequential(self, seq_len: int) -> Sequential:
         """All sequences in order, for evaluation: `windows[i:j]` is (inputs, targets). `UserError` if there is none."""
         return Sequential(self.rows(seq_len), self.title)
 
-    def sequences(self, seed: int, seq_len: int) -> Sequences:
-        """The infinite list of sequences that batches are slices of."""
+    def order(self, seed: int, seq_len: int) -> Order:
+        """The order in which training reads the rows, epoch after epoch."""
         key = f"danalab order 1|{self.fingerprint}|{seed}|{seq_len}|".encode()
-        return Shuffled(self.rows(seq_len), key, self.title)
+        return EndlessOrder(self.rows(seq_len).n, key)
 
     def rows(self, seq_len: int) -> Rows:
         """The split as numbered sequences of `seq_len` tokens."""
@@ -130,3 +114,27 @@ class Dataset:
 def fingerprint_of(tokenizer: str, shards: list[str]) -> str:
     """SHA-256 [hex] of a split: its tokenizer's fingerprint and its shards' hashes."""
     return hashlib.sha256("\n".join([tokenizer, *shards]).encode()).hexdigest()
+
+
+def dataset_of(
+    folder: Path,
+    split: str,
+    encoding: Encoding,
+    shards: list[Shard],
+    facts: Sequence[Any],
+    open_split: Callable[[str], Dataset],
+) -> Dataset:
+    """A split of token files; `facts`: of each shard, with `max_id` and `sha256`."""
+    return Dataset(
+        name=folder.name,
+        tokenizer_name=encoding.name,
+        vocab_size=encoding.vocab_size,
+        least_vocab_size=encoding.vocab_size,
+        eos_id=encoding.eos_id,
+        path=folder,
+        split=split,
+        store=TokenStore(shards),
+        fingerprint=fingerprint_of(encoding.fingerprint, [each.sha256 for each in facts]),
+        max_ids=[each.max_id for each in facts],
+        open_split=open_split,
+    )

@@ -2,7 +2,7 @@
 
 Shards      manifest.json of `danalab data prepare`         formats/prepared.py
 BareFiles   train.bin and val.bin of other software         bare.py
-Arrays      .npy, .npz, .pt of shape [sequences, length]    arrays.py
+Arrays      .npy, .pt of shape [sequences, length]          arrays.py
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy as np
 from danalab.data.dataset import Dataset
 from danalab.errors import UserError
 
-_WIDTH = 80
 _BLOCK = 1 << 20
 _COUNT_TOKENS = 1 << 19  # they stay in cache when widened
 
@@ -117,7 +116,9 @@ class Validation:
 
     def take(self, counts: IdCounts) -> None:
         """Take over the statistics of the ids."""
-        self.unique_tokens, self.avg_token_value = counts.unique, counts.mean
+        weights = counts.counts.astype(np.float64)
+        self.unique_tokens = int(np.count_nonzero(weights))
+        self.avg_token_value = float(weights @ np.arange(len(weights)) / max(weights.sum(), 1.0))
         self.min_id, self.max_id = counts.low, counts.high
 
     def as_dict(self) -> dict[str, Any]:
@@ -129,30 +130,29 @@ class Validation:
         return {"valid": self.valid, **totals, **facts}
 
     def as_text(self) -> str:
-        """The table for people."""
-        length = "that of each document" if self.sequence_length is None else f"{self.sequence_length:,}"
-        unit = "documents" if self.sequence_length is None else "sequences"
-        rows = [
-            f"Files: {self.num_files}",
-            f"Total {unit}: {self.total_sequences:,}",
-            f"Sequence length: {length}",
-            f"Total tokens: {self.total_tokens:,} ({_rounded(self.total_tokens)})",
-            f"Vocab size: {self.vocab_size:,}",
-            f"Unique tokens: {self.unique_tokens:,}",
-            f"Avg token value: {self.avg_token_value:.2f}",
+        """What was found, for people."""
+        bad = len({finding.file for finding in self.errors})
+        verdict = "valid" if self.valid else f"not valid, {bad:,} bad file{'s' * (bad > 1)}"
+        unit = "documents" if self.sequence_length is None else f"sequences of {self.sequence_length:,}"
+        files = f"{self.num_files:,} {self.file_format} file{'s' * (self.num_files != 1)}"
+        lines = [
+            f"{self.path}: {verdict}",
+            f"  {amount(self.total_tokens)} tokens in {self.total_sequences:,} {unit}, {files}",
         ]
-        bad_files = len({finding.file for finding in self.errors})
-        head = "✓ Valid: True" if self.valid else f"✗ Valid: False ({bad_files:,} bad file(s))"
-        line = "=" * _WIDTH
-        mark = "✓" if self.valid else " "
-        return "\n".join([line, "VALIDATION RESULTS", line, head, *(f"{mark} {row}" for row in rows), line])
+        if self.min_id is not None:
+            lines.append(
+                f"  {self.unique_tokens:,} different ids of {self.vocab_size:,}: {self.min_id:,} to {self.max_id:,}, "
+                f"on average {self.avg_token_value:,.1f}"
+            )
+        return "\n".join(lines)
 
 
-def _rounded(tokens: int) -> str:
-    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if tokens >= size:
-            return f"{tokens / size:.2f}{unit}"
-    return str(tokens)
+def amount(count: float) -> str:
+    """A number of things, e.g. 98,304, 1.115M, 19.3B."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if count >= size:
+            return f"{count / size:.4g}{unit}"
+    return f"{count:,.0f}"
 
 
 class IdCounts:
@@ -181,17 +181,6 @@ class IdCounts:
             counted = np.bincount(flat[start : start + _COUNT_TOKENS].astype(np.intp))
             self.counts[: len(counted)] += counted
         return outside
-
-    @property
-    def unique(self) -> int:
-        """Number of distinct ids."""
-        return int(np.count_nonzero(self.counts))
-
-    @property
-    def mean(self) -> float:
-        """Mean id; 0 without ids."""
-        weights = self.counts.astype(np.float64)
-        return float(weights @ np.arange(self.vocab_size) / weights.sum()) if weights.any() else 0.0
 
 
 def count_tokens(layout: Layout, result: Validation, options: CheckOptions) -> None:
@@ -231,3 +220,8 @@ def count_tokens(layout: Layout, result: Validation, options: CheckOptions) -> N
 def short_name(folder: Path, path: str | Path) -> str:
     """A file of a data set in messages."""
     return Path(path).relative_to(folder).as_posix() if Path(path).is_relative_to(folder) else str(path)
+
+
+def not_read(names: list[str]) -> list[str]:
+    """The remark on files that are left out."""
+    return [f"not read: {', '.join(names[:8])}{' ...' * (len(names) > 8)}"] if names else []

@@ -30,7 +30,7 @@ from danalab.data.tokenizers import (
     tokenizer_path,
 )
 from danalab.data.tokenizers.base import padded
-from danalab.data.vocabulary import Vocabulary, VocabularyInfo, merge_vocabularies
+from danalab.data.vocabulary import Vocabulary, merge_vocabularies
 from danalab.errors import UserError
 from danalab.tables import lookup
 
@@ -186,20 +186,20 @@ def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:
 def vocabulary_of(data: str | Path, tokenizer: str | Path | None = None) -> Vocabulary:
     """The vocabulary of the argument of `--data`: of existing data, or that which the prepared data will have."""
 
-    def of(name: str | Path) -> Vocabulary:
-        planned = find_dataset(name, tokenizer, only_planned=True)
+    def of(part: str | Path) -> Vocabulary:
+        planned = find_dataset(part, tokenizer, only_planned=True)
         if isinstance(planned, Path):
             return open_dataset(planned)
         if size := requested_size(planned.tokenizer):
-            facts = planned.tokenizer, padded(size), padded(size), eos_of_size(size)
+            name, ids, eos_id = planned.tokenizer, padded(size), eos_of_size(size)
         else:  # GPT-2's tables may have to be fetched
             made = (
                 Gpt2Tokenizer
                 if planned.tokenizer == Gpt2Tokenizer.name
                 else load_tokenizer(planned.tokenizer)
             )
-            facts = made.name, padded(made.n_tokens), padded(made.n_tokens), made.specials[made.eos]
-        return VocabularyInfo(planned.folder.name, *facts)
+            name, ids, eos_id = made.name, padded(made.n_tokens), made.specials[made.eos]
+        return Vocabulary(planned.folder.name, name, ids, ids, eos_id)
 
     pairs = parse_mixture(str(data))
     return of(data) if pairs is None else merge_vocabularies([of(name) for name, _ in pairs])

@@ -36,7 +36,6 @@ _FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
 _HOW = {
     "acc_steps",
     "activation_checkpointing",
-    "array_cache_gib",
     "async_checkpoint",
     "auto_resume",
     "average",

@@ -31,7 +31,6 @@ from danalab.chat.marks import ChatFormat, Rendered
 from danalab.chat.messages import Conversation
 from danalab.chat.tasks import TASKS, make_task
 from danalab.data import Dataset
-from danalab.data.formats.shards import TokenStore
 from danalab.data.mixture import MixedDataset
 from danalab.data.order.batches import TokenBatch
 from danalab.data.order.permutation import Permutation
@@ -58,18 +57,18 @@ class ChatDataset(Dataset):
     ):
         name = ", ".join(words)
         super().__init__(
-            Path(name),
-            split,
-            TokenStore([], name),
+            name=Path(name).name,
+            tokenizer_name=chat.tokenizer.name,
             vocab_size=chat.tokenizer.vocab_size,
+            least_vocab_size=chat.n_ids,
             eos_id=chat.bos,
+            path=Path(name),
+            split=split,
             fingerprint=hashlib.sha256(identity).hexdigest(),
             max_ids=[chat.n_ids - 1],
-            tokenizer_name=chat.tokenizer.name,
             open_split=open_split,
         )
-        self.chat, self.tokenizer = chat, chat.tokenizer
-        self.location, self.least_vocab_size = name, chat.n_ids
+        self.chat, self.tokenizer, self.location = chat, chat.tokenizer, name
 
     def check_vocab(self, vocab_size: int) -> None:
         if self.chat.n_ids > vocab_size:

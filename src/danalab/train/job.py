@@ -176,7 +176,7 @@ def _announce(spec: TrainConfig, dataset: Dataset, trainer: Trainer) -> None:
     for note in spec.notes:
         log.info("%s", note)
     log.info("run %s on %s", spec.run_dir, trainer.device)
-    log.info("data %s: %s, %s", dataset.path, dataset.size, dataset.tokenizer_name)
+    log.info("data %s: %s tokens, %s", dataset.path, f"{dataset.n_tokens:,}", dataset.tokenizer_name)
     log.info(
         "model %s: %d layers, d_model %d, %d %s; %s parameters",
         spec.arch,

@@ -11,7 +11,7 @@ import torch
 from danalab.data import Dataset, open_data
 from danalab.data.open import is_there, vocabulary_of
 from danalab.data.order.batches import Batches
-from danalab.data.vocabulary import Vocabulary, VocabularyInfo
+from danalab.data.vocabulary import Vocabulary
 from danalab.train.config.train_config import FIXED_BATCH, TrainConfig
 from danalab.train.evaluation import ValidationLoss
 from danalab.train.parallel.world import World
@@ -80,9 +80,7 @@ def pretraining(
 
 
 def _open(config: TrainConfig) -> Dataset:
-    dataset = open_data(config.source, config.tokenizer)
-    dataset.set_cache(int(config.array_cache_gib * 2**30))
-    return dataset
+    return open_data(config.source, config.tokenizer)
 
 
 def _expected_vocabulary(config: TrainConfig) -> Vocabulary | None:
@@ -90,7 +88,7 @@ def _expected_vocabulary(config: TrainConfig) -> Vocabulary | None:
         return None
     expected = vocabulary_of(config.source, config.tokenizer)
     # The padding counts for the default size only.
-    return replace(expected, least_vocab_size=1) if isinstance(expected, VocabularyInfo) else expected
+    return replace(expected, least_vocab_size=1)
 
 
 PRETRAINING = StageKind("pretraining", _open, pretraining, expected_vocabulary=_expected_vocabulary)

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.data.formats.shards import Shard, TokenStore
-from danalab.data.order.batches import Batches, Sequential, Shuffled, Windows
+from danalab.data.order.batches import Batches, Sequential, Windows
+from danalab.data.order.permutation import EndlessOrder
 from danalab.errors import UserError
 
 U2 = np.dtype("<u2")
@@ -30,9 +31,7 @@ class _Memory(Shard):
 
 def _store(*sizes: int) -> TokenStore:
     starts = np.cumsum([0, *sizes]).tolist()
-    return TokenStore(
-        [_Memory(Path("x"), a, U2, n) for a, n in zip(starts, sizes, strict=False)], "memory (train)"
-    )
+    return TokenStore([_Memory(Path("x"), a, U2, n) for a, n in zip(starts, sizes, strict=False)])
 
 
 def _batches(
@@ -46,8 +45,9 @@ def _batches(
     world_size=1,
 ) -> Batches:
     key = f"danalab order 1|{fingerprint}|{seed}|{seq_len}|".encode()
-    rows = Shuffled(Windows(store, seq_len), key, store.name)
-    return Batches(rows, global_batch=global_batch, rank=rank, world_size=world_size)
+    rows = Windows(store, seq_len)
+    order = EndlessOrder(rows.n, key)
+    return Batches(rows, order, "memory", global_batch=global_batch, rank=rank, world_size=world_size)
 
 
 STORE = _store(5003)

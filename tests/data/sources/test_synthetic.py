@@ -216,5 +216,5 @@ def test_bad_settings_are_one_line(
 )
 def test_a_damaged_list_of_words_is_named(content: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(UserError, match=r"tokenizer.json: not the list of words"):
+    with pytest.raises(UserError, match=r"tokenizer.json: not the list of a tokenizer 'words'"):
         WordTokenizer.from_file(tmp_path / "tokenizer.json")

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from danalab.data.vocabulary import VocabularyInfo
+from danalab.data.vocabulary import Vocabulary
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
 from danalab.train.config.resolve import resolve
@@ -72,7 +72,7 @@ def test_an_average_of_the_weights_counts_before_the_run_is_built():
         opt="adana", d_model=512, n_layers=2, n_heads=8, vocab_size=320, seq_len=16, batch_size=1
     )
     specs = [
-        resolve(replace(config, ema=ema), VocabularyInfo("data", "bytes", 320, 1, None))
+        resolve(replace(config, ema=ema), Vocabulary("data", "bytes", 320, 1, None))
         for ema in (None, 0.9)
     ]
     raw, averaged = (spec.memory_gib(spec.batch_size, recompute=True) * 2**30 for spec in specs)

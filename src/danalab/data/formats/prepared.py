@@ -2,51 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from danalab.data.dataset import Dataset, fingerprint_of
-from danalab.data.formats.shards import MANIFEST, Manifest, Shard, TokenStore
+from danalab.data.dataset import Dataset, dataset_of
+from danalab.data.formats.shards import MANIFEST, Manifest
 from danalab.data.layout import CheckOptions, Finding, Layout, Validation, count_tokens
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab.files import sha256
-
-
-class Encoding(Protocol):
-    """What token ids are."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def eos_id(self) -> int | None: ...
-
-
-def dataset_of(
-    folder: Path,
-    split: str,
-    encoding: Encoding,
-    shards: list[Shard],
-    facts: Sequence[Any],
-    open_split: Callable[[str], Dataset],
-) -> Dataset:
-    """A split of token files; `facts`: of each shard, with `max_id` and `sha256`."""
-    return Dataset(
-        folder,
-        split,
-        TokenStore(shards, f"{folder} ({split})"),
-        encoding.vocab_size,
-        encoding.eos_id,
-        fingerprint_of(encoding.fingerprint, [each.sha256 for each in facts]),
-        [each.max_id for each in facts],
-        encoding.name,
-        open_split,
-    )
 
 
 class Shards(Layout):

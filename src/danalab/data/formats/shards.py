@@ -60,9 +60,7 @@ class TokenStore:
     """The concatenated tokens of `shards`. A shard is mapped when it is read; the least recently used ones are closed
     where there are more than a process may have open."""
 
-    def __init__(self, shards: Sequence[Shard], name: str):
-        """`name` identifies the tokens in messages, e.g. "data/wiki (train)"."""
-        self.name = name
+    def __init__(self, shards: Sequence[Shard]):
         self.shards = list(shards)
         self._ends = np.cumsum([shard.n_tokens for shard in self.shards], dtype=np.int64)
         self.n_tokens = int(self._ends[-1]) if self.shards else 0
@@ -263,18 +261,19 @@ _VERSION = 1
 
 
 @dataclass(frozen=True)
-class TokenizerEntry:
-    """The tokenizer of the shards, saved whole in `tokenizer.json` beside the manifest."""
+class Encoding:
+    """What the ids of a data set are; in a manifest, of the tokenizer that is saved beside it."""
 
     name: str
     fingerprint: str
     n_tokens: int
+    """All ids are below it."""
     vocab_size: int
-    eos_id: int
+    eos_id: int | None
 
     @classmethod
-    def of(cls, tokenizer: Any) -> TokenizerEntry:
-        """The entry of a `Tokenizer`."""
+    def of(cls, tokenizer: Any) -> Encoding:
+        """That of a `Tokenizer`."""
         return cls(**{field.name: getattr(tokenizer, field.name) for field in fields(cls)})
 
 
@@ -282,7 +281,7 @@ class TokenizerEntry:
 class Manifest:
     """The content of `manifest.json`: the parts of a prepared data set."""
 
-    tokenizer: TokenizerEntry
+    tokenizer: Encoding
     source: dict[str, Any]
     """Name, licence, and the settings that selected its documents."""
     splits: dict[str, list[ShardEntry]]

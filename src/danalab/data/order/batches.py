@@ -1,11 +1,11 @@
 """Batches as a pure function of the step, from numbered rows of tokens and their order.
 
-    tokens of a split -> Windows: row w is tokens[w L : w L + L + 1] -> Shuffled: an infinite list of rows -> Batches
+    tokens of a split -> Rows: row w is tokens[w L : w L + L + 1]
+    seed -> order: an infinite list of row numbers          rows, order -> Batches
 
 Of a window the inputs are the first L tokens, the targets the last L, so every token but the first is predicted once.
-A data set is an infinite list of sequences (`Sequences`): epoch after epoch, each in the order of a permutation keyed
-by (fingerprint, seed, seq_len, epoch). The global batch of step s is the next `global_batch` sequences of that list;
-rank r takes the r-th of its `world_size` equal slices.
+The order is epoch after epoch, each a permutation keyed by (fingerprint, seed, seq_len, epoch). The global batch of
+step s is the next `global_batch` rows of that list; rank r takes the r-th of its `world_size` equal slices.
 
 The order is independent of the number of ranks and workers and of the global batch, and the only state is the number
 of sequences consumed. torch is imported where tensors are made: preparing data needs none.
@@ -14,28 +14,23 @@ of sequences consumed. torch is imported where tensors are made: preparing data 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from queue import Queue
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from danalab.data.formats.shards import TokenStore
-from danalab.data.order.permutation import EndlessOrder
 from danalab.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
-_TOKENS_AT_ONCE = (
-    1 << 16
-)  # several small batches are assembled together: otherwise Python costs more than copying
+# Several small batches are assembled together: otherwise Python costs more than copying.
+_TOKENS_AT_ONCE = 1 << 16
 
 TokenBatch = tuple["torch.Tensor", "torch.Tensor"]
 """Inputs and targets, int64 [sequences, seq_len]; a target of -1 carries no loss."""
-
-Span = tuple[int, int]
-"""Positions [begin, end) in an infinite list of sequences."""
 
 
 class Rows(Protocol):
@@ -48,24 +43,22 @@ class Rows(Protocol):
     def read(self, numbers: np.ndarray) -> TokenBatch: ...
 
 
-class Sequences(Protocol):
-    """An infinite list of sequences, a pure function of the position."""
+class Order(Protocol):
+    """An infinite list of row numbers, a pure function of the position."""
 
-    per_epoch: int
-    """Number of sequences of an epoch."""
-    seq_len: int
-    name: str
-    """Identifies the data in messages."""
+    n: int
+    """Rows of an epoch."""
 
-    def numbers(self, spans: Iterable[Span]) -> np.ndarray: ...  # of the rows at these positions, int64
-    def take(self, spans: Iterable[Span]) -> TokenBatch: ...  # the sequences at these positions, concatenated
+    def __call__(self, begin: int, end: int) -> np.ndarray: ...  # at the positions [begin, end), int64
 
 
 class Batches:
     """`batches[step]` for any step >= 0; made by `Dataset.batches`."""
 
-    def __init__(self, sequences: Sequences, *, global_batch: int, rank: int = 0, world_size: int = 1):
-        """`global_batch`: sequences of a step on all ranks."""
+    def __init__(
+        self, rows: Rows, order: Order, name: str, *, global_batch: int, rank: int = 0, world_size: int = 1
+    ):
+        """`global_batch`: sequences of a step on all ranks; `name` identifies the data in messages."""
         if world_size < 1:
             raise UserError(f"world_size is {world_size}; it must be at least 1")
         if not 0 <= rank < world_size:
@@ -74,36 +67,33 @@ class Batches:
             raise UserError(f"global_batch is {global_batch}; it must be at least 1")
         if global_batch % world_size:
             raise UserError(f"global batch {global_batch} is not a multiple of the {world_size} ranks")
-        if sequences.per_epoch < global_batch:
+        if order.n < global_batch:
             raise UserError(
-                f"{sequences.name}: {sequences.per_epoch:,} sequences of {sequences.seq_len} tokens, but one batch has "
-                f"{global_batch:,}; give more text, or a smaller batch or seq-len"
+                f"{name}: {order.n:,} sequences of {rows.seq_len} tokens, but one batch has {global_batch:,}; "
+                "give more text, or a smaller batch or seq-len"
             )
-        self.seq_len = sequences.seq_len
+        self.seq_len = rows.seq_len
         self.global_batch = global_batch
         self.local_batch = global_batch // world_size
-        self.windows_per_epoch = sequences.per_epoch
-        self._sequences, self._rank, self._world_size = sequences, rank, world_size
+        self.windows_per_epoch = order.n
+        self._rows, self._order, self._rank = rows, order, rank
 
     def windows(self, step: int) -> np.ndarray:
-        """Numbers of the sequences in this rank's part of `step`, int64."""
-        return self._sequences.numbers([self._span(step)])
-
-    def _span(self, step: int) -> Span:
+        """Numbers of the rows in this rank's part of `step`, int64."""
         if step < 0:
             raise IndexError(f"step {step} is negative")
         begin = step * self.global_batch + self._rank * self.local_batch
-        return begin, begin + self.local_batch
+        return self._order(begin, begin + self.local_batch)
 
     def __getitem__(self, step: int) -> TokenBatch:
         """This rank's (inputs, targets) of a step, int64 [global_batch / world_size, seq_len]."""
-        return self._sequences.take([self._span(step)])
+        return self._rows.read(self.windows(step))
 
     def _several(self, step: int) -> list[TokenBatch]:
         """The batches of one or more steps from `step` on, assembled together if they are small."""
         count = max(1, _TOKENS_AT_ONCE // (self.local_batch * self.seq_len))
-        spans = [self._span(step + i) for i in range(count)]
-        inputs, targets = self._sequences.take(spans)
+        numbers = np.concatenate([self.windows(step + i) for i in range(count)])
+        inputs, targets = self._rows.read(numbers)
         return list(zip(inputs.split(self.local_batch), targets.split(self.local_batch), strict=True))
 
     def iterate(self, start_step: int = 0, *, pin_memory: bool = False) -> Generator[TokenBatch]:
@@ -172,36 +162,14 @@ class Windows:
 
     def __init__(self, store: TokenStore, seq_len: int):
         """Raises UserError if seq_len is below 1."""
-        self.n = max(0, store.n_tokens - 1) // require_length(seq_len)
+        if seq_len < 1:
+            raise UserError(f"seq_len is {seq_len}; it must be at least 1")
+        self.n = max(0, store.n_tokens - 1) // seq_len
         self.seq_len = seq_len
         self._store = store
 
     def read(self, numbers: np.ndarray) -> TokenBatch:
         return to_batch(self._store.rows(numbers * self.seq_len, self.seq_len + 1))
-
-
-class Shuffled:
-    """Rows in the order of a keyed permutation, a new one each epoch."""
-
-    def __init__(self, rows: Rows, key: bytes, name: str):
-        self.per_epoch, self.seq_len, self.name = rows.n, rows.seq_len, name
-        self._rows = rows
-        self._order = EndlessOrder(rows.n, key) if rows.n else None
-
-    def numbers(self, spans: Iterable[Span]) -> np.ndarray:
-        if self._order is None:
-            raise UserError(f"{self.name}: shorter than one sequence of {self.seq_len} tokens")
-        return np.concatenate([self._order(begin, end) for begin, end in spans])
-
-    def take(self, spans: Iterable[Span]) -> TokenBatch:
-        return self._rows.read(self.numbers(spans))
-
-
-def require_length(seq_len: int) -> int:
-    """Return `seq_len`."""
-    if seq_len < 1:
-        raise UserError(f"seq_len is {seq_len}; it must be at least 1")
-    return seq_len
 
 
 def to_batch(rows: np.ndarray) -> TokenBatch:

@@ -8,10 +8,10 @@ from typing import Any
 
 from danalab import __version__
 from danalab.data.formats.shards import (
+    Encoding,
     Manifest,
     ShardEntry,
     ShardWriter,
-    TokenizerEntry,
     token_dtype,
 )
 from danalab.data.preparation.workers import Encoded, Result
@@ -117,7 +117,7 @@ class DatasetWriter:
         for split in list(self._open):
             self._finish_shard(split)
         return Manifest(
-            tokenizer=TokenizerEntry.of(self._tokenizer),
+            tokenizer=Encoding.of(self._tokenizer),
             source={"name": self._source.name, "licence": self._source.licence, **origin},
             splits={split: state.finished for split, state in self._journal.splits.items()},
             request=self._journal.request,

@@ -11,7 +11,6 @@ A tokenizer is saved as `tokenizer.json` (the format of the `tokenizers` library
 import logging
 import os
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from danalab.data.tokenizers.chat_template import spelling
 from danalab.data.tokenizers.gpt2 import Gpt2Tokenizer
 from danalab.data.tokenizers.plain import (
     META,
-    AlphabetTokenizer,
     ByteTokenizer,
     CharacterTokenizer,
     WordTokenizer,
@@ -36,7 +34,6 @@ __all__ = [
     "EOS",
     "META",
     "UNKNOWN",
-    "AlphabetTokenizer",
     "BpeTokenizer",
     "ByteTokenizer",
     "CharacterTokenizer",
@@ -56,7 +53,7 @@ __all__ = [
 UNKNOWN = "an unknown tokenizer"
 """The name of the tokenizer of ids that nothing describes."""
 _PLAIN = {each.name: each for each in (ByteTokenizer, CharacterTokenizer)}  # tokenizers without tables
-_FROM_FILE = {each.name: each for each in (Gpt2Tokenizer, WordTokenizer, AlphabetTokenizer)}
+_FROM_FILE = {"gpt2": Gpt2Tokenizer, "words": WordTokenizer, "alphabet": CharacterTokenizer}
 """Tokenizers that are read from a `tokenizer.json`, beside those that were trained."""
 BUILT_IN = (*_PLAIN, Gpt2Tokenizer.name)
 """Names of tokenizers that are the same everywhere."""
@@ -107,12 +104,11 @@ def load_tokenizer(name: str | Path, eos: str | None = None) -> Tokenizer:
     file = path / "tokenizer.json" if is_folder else path
     if not os.path.isfile(file):
         if is_folder and os.path.isfile(path / META):
-            size, alphabet = read_meta(path / META)
-            if alphabet is not None:
-                return AlphabetTokenizer(alphabet)
-            raise UserError(
-                f"{path / META}: {size} ids without their characters; put a tokenizer.json beside it"
-            )
+            size, made = read_meta(path / META)
+            if made is None:
+                what = f"{size} ids without their characters; put a tokenizer.json beside it"
+                raise UserError(f"{path / META}: {what}")
+            return made
         raise UserError(
             f"{path}: no tokenizer.json in this folder" if is_folder else f"no tokenizer at '{path}'"
         )
@@ -135,7 +131,7 @@ def _named(text: str) -> Tokenizer:
     if text in _PLAIN:
         return _PLAIN[text]()
     if text == Gpt2Tokenizer.name:
-        return _gpt2_from_cache()
+        return Gpt2Tokenizer.from_cache()
     if size := trained_size(text):
         raise UserError(
             f"tokenizer '{text}' is trained on a corpus: give the folder of a trained one, or train it with "
@@ -155,8 +151,3 @@ class _Settings:
     eos_token: Any = None
     bos_token: Any = None
     add_bos_token: Any = None
-
-
-@lru_cache(maxsize=1)
-def _gpt2_from_cache() -> Gpt2Tokenizer:
-    return Gpt2Tokenizer.from_cache()

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -67,8 +67,8 @@ class Gpt2Tokenizer(Tokenizer):
     n_tokens = _N_MERGEABLE + 1
     specials = specials_from(_N_MERGEABLE)
 
-    def __init__(self, ranks: dict[bytes, int], merges: Sequence[Sequence[str]] = ()):
-        """`ranks`: token -> id of the 50,256 mergeable tokens. `merges`: their pairs in printable form, if known."""
+    def __init__(self, ranks: dict[bytes, int], merges: Sequence[Sequence[str]]):
+        """`ranks`: token -> id of the 50,256 mergeable tokens; `merges`: their pairs in printable form."""
         import tiktoken
 
         self._ranks, self._merges = ranks, merges
@@ -77,6 +77,7 @@ class Gpt2Tokenizer(Tokenizer):
         )
 
     @classmethod
+    @lru_cache(maxsize=1)
     def from_cache(cls) -> "Gpt2Tokenizer":
         """Load the tables from the cache, or else from the network."""
         from tiktoken.load import data_gym_to_mergeable_bpe_ranks
@@ -128,19 +129,6 @@ class Gpt2Tokenizer(Tokenizer):
         return [self._engine.encode_to_numpy(text, disallowed_special=()) for text in texts]
 
     def to_json(self) -> str:
-        table = self._token_table()
-        merges = [_parts(token, self._ranks) for token in table if len(token) > 1] if not self._merges else []
-        content = byte_level_json(table, merges, self.specials)
-        if self._merges:  # computing them takes half a second
-            content["model"]["merges"] = self._merges
+        content = byte_level_json(self._token_table(), self.specials)
+        content["model"]["merges"] = self._merges
         return json.dumps(content)
-
-
-def _parts(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
-    """The two tokens that are merged into `token`: the parts that remain after all earlier merges."""
-    parts = [bytes([byte]) for byte in token]
-    while len(parts) > 2:
-        pairs = [ranks.get(left + right, len(ranks)) for left, right in pairwise(parts)]
-        at = pairs.index(min(pairs))
-        parts[at : at + 2] = [parts[at] + parts[at + 1]]
-    return parts[0], parts[1]

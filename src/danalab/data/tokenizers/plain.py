@@ -12,7 +12,7 @@ import pickle
 import string
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -47,24 +47,69 @@ class ByteTokenizer(Tokenizer):
         return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
 
     def to_json(self) -> str:
-        return json.dumps(byte_level_json(self._token_table(), [], self.specials))
+        return json.dumps(byte_level_json(self._token_table(), self.specials))
 
 
-class CharacterTokenizer(Tokenizer):
-    """An id for each character, by default of the 96 in code order; then `<|endoftext|>` and the chat marks."""
+class ListTokenizer(Tokenizer):
+    """An id for each piece of a list, then `<|endoftext|>` and the chat marks. Other pieces are an error."""
+
+    pre_tokenizer: ClassVar[dict[str, Any]]
+    decoder: ClassVar[dict[str, Any] | None] = None
+
+    def __init__(self, pieces: Sequence[str]):
+        self.pieces = list(pieces)
+        self.specials = specials_from(len(pieces))
+        self.n_tokens = len(pieces) + len(self.specials)
+
+    @classmethod
+    def from_file(cls, file: str | Path) -> ListTokenizer:
+        """Read a `tokenizer.json` that `save` wrote."""
+        try:
+            vocabulary = read_json(file)["model"]["vocab"]
+            pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+            if [vocabulary[piece] for piece in pieces] != list(range(len(pieces))):
+                raise ValueError
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise UserError(f"{file}: not the list of a tokenizer '{cls.name}'") from None
+        return cls([piece for piece in pieces if piece not in SPECIALS])
+
+    def _rules(self) -> dict[str, Any]:
+        return {"pre_tokenizer": self.pre_tokenizer}
+
+    def to_json(self) -> str:
+        vocabulary = {piece: id_ for id_, piece in enumerate(self.pieces)}
+        model = {"type": "WordLevel", "vocab": {**vocabulary, **self.specials}, "unk_token": EOS}
+        return json.dumps(tokenizer_json(model, self.specials, self.pre_tokenizer, self.decoder))
+
+
+class CharacterTokenizer(ListTokenizer):
+    """An id for each character: those of plain English in code order, or nanoGPT's, in any order."""
 
     name = "characters"
+    pre_tokenizer: ClassVar = {
+        "type": "Split",
+        "pattern": {"Regex": r"[\s\S]"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    decoder: ClassVar = {"type": "Fuse"}
 
-    def __init__(self, alphabet: Sequence[str] = ALPHABET) -> None:
-        self.alphabet = alphabet
-        self.specials = specials_from(len(alphabet))
-        self.n_tokens = len(alphabet) + len(SPECIALS)
-        codes = np.array([ord(character) for character in alphabet])
+    def __init__(self, pieces: Sequence[str] = ALPHABET):
+        """UserError: pieces that are not distinct characters."""
+        for id_, text in enumerate(pieces):
+            if not isinstance(text, str) or len(text) != 1 or 0xD800 <= ord(text) < 0xE000:
+                raise UserError(f"id {id_} is {text!r:.40}; it must be a character, or give a tokenizer.json")
+        if len(set(pieces)) < len(pieces) or not pieces:
+            raise UserError(f"{len(pieces)} ids for {len(set(pieces))} characters; each needs one of its own")
+        super().__init__(pieces)
+        if self.pieces != list(ALPHABET):
+            self.name = "alphabet"
+        codes = np.array([ord(character) for character in pieces])
         self._ids = np.argsort(codes)
         self._codes = codes[self._ids]
 
     def _token_table(self) -> list[bytes]:
-        return [character.encode() for character in self.alphabet]
+        return [character.encode() for character in self.pieces]
 
     def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [self._encoded(text) for text in texts]
@@ -76,74 +121,40 @@ class CharacterTokenizer(Tokenizer):
             at = int(unknown[0])
             raise UserError(
                 f"character {text[at]!r} (U+{ord(text[at]):04X}) at character {at} is not one of the "
-                f"{len(self.alphabet)} of the tokenizer '{self.name}'; use bytes, gpt2 or a trained tokenizer"
+                f"{len(self.pieces)} of the tokenizer '{self.name}'; use bytes, gpt2 or a trained tokenizer"
             )
         return self._ids[indices]
 
-    def to_json(self) -> str:
-        return json.dumps(byte_level_json(self._token_table(), [], self.specials))
 
-
-class WordTokenizer(Tokenizer):
-    """The words in their order, then `<|endoftext|>` and the chat marks. Other words are an error."""
+class WordTokenizer(ListTokenizer):
+    """An id for each word of a list, which white space separates."""
 
     name = "words"
+    pre_tokenizer: ClassVar = {"type": "WhitespaceSplit"}
 
-    def __init__(self, words: Sequence[str]):
-        """Raises UserError for no words, words that repeat, or that hold white space."""
-        self._ids = {word: id_ for id_, word in enumerate(words)}
-        if not words or len(self._ids) < len(words) or any(len(word.split()) != 1 for word in words):
-            raise UserError("the tokenizer 'words' needs distinct words without white space")
-        self._words = list(words)
-        self.specials = specials_from(len(words))
-        self.n_tokens = len(words) + len(self.specials)
-
-    @classmethod
-    def from_file(cls, file: str | Path) -> WordTokenizer:
-        """Read a `tokenizer.json` that `save` wrote."""
-        return cls(read_words(file, "the list of words of a tokenizer 'words'"))
+    def __init__(self, pieces: Sequence[str]):
+        super().__init__(pieces)
+        self._ids = {word: id_ for id_, word in enumerate(pieces)}
 
     def _token_table(self) -> list[bytes]:
-        return [f"{word} ".encode() for word in self._words]
-
-    def _rules(self) -> dict[str, Any]:
-        return {"pre_tokenizer": {"type": "WhitespaceSplit"}}
+        return [f"{word} ".encode() for word in self.pieces]
 
     def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
         try:
             return [np.array([self._ids[word] for word in text.split()], dtype=np.uint32) for text in texts]
         except KeyError as error:
-            raise UserError(
-                f"'{error.args[0]:.40}' is not one of the tokenizer's {len(self._words)} words"
-            ) from None
-
-    def to_json(self) -> str:
-        model = {"type": "WordLevel", "vocab": {**self._ids, **self.specials}, "unk_token": EOS}
-        return json.dumps(tokenizer_json(model, self.specials, self._rules()["pre_tokenizer"], None))
+            word, count = error.args[0], len(self.pieces)
+            raise UserError(f"'{word:.40}' is not one of the tokenizer's {count} words") from None
 
 
-def read_words(file: str | Path, what: str) -> list[str]:
-    """The tokens of a `tokenizer.json` in the order of their ids, without specials; `what` they must be."""
-    try:
-        vocabulary = read_json(file)["model"]["vocab"]
-        words = sorted(vocabulary, key=vocabulary.__getitem__)
-        if [vocabulary[word] for word in words] != list(range(len(words))):
-            raise ValueError
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise UserError(f"{file}: not {what}") from None
-    return [word for word in words if word not in SPECIALS]
-
-
-def byte_level_json(
-    table: list[bytes], merges: list[tuple[bytes, bytes]], specials: dict[str, int]
-) -> dict[str, Any]:
-    """The content of a `tokenizer.json` for a byte-level BPE."""
+def byte_level_json(table: list[bytes], specials: dict[str, int]) -> dict[str, Any]:
+    """The content of a `tokenizer.json` for a byte-level BPE without merges."""
     model = {
         "type": "BPE",
         **dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")),
         **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False),
         "vocab": {to_printable(token): id_ for id_, token in enumerate(table) if token},
-        "merges": [[to_printable(left), to_printable(right)] for left, right in merges],
+        "merges": [],
     }
     return tokenizer_json(model, specials, BYTE_LEVEL_RULE, BYTE_LEVEL_RULE)
 
@@ -172,28 +183,6 @@ def tokenizer_json(
 META = "meta.pkl"
 
 
-class AlphabetTokenizer(CharacterTokenizer):
-    """A character for each id, in any order; then `<|endoftext|>` and the chat marks, which the data lack."""
-
-    name = "alphabet"
-
-    @classmethod
-    def from_file(cls, file: str | Path) -> AlphabetTokenizer:
-        """Read a `tokenizer.json` that `save` wrote."""
-        return cls(_checked(read_words(file, "the characters of a tokenizer 'alphabet'"), file))
-
-    def _rules(self) -> dict[str, Any]:
-        each = {"Regex": r"[\s\S]"}
-        return {"pre_tokenizer": {"type": "Split", "pattern": each, "behavior": "Isolated", "invert": False}}
-
-    def to_json(self) -> str:
-        vocabulary = {character: id_ for id_, character in enumerate(self.alphabet)}
-        model = {"type": "WordLevel", "vocab": {**vocabulary, **self.specials}, "unk_token": SPECIALS[0]}
-        return json.dumps(
-            tokenizer_json(model, self.specials, self._rules()["pre_tokenizer"], {"type": "Fuse"})
-        )
-
-
 class _PlainUnpickler(pickle.Unpickler):
     """Reads dictionaries, lists, texts and numbers; no class or function is ever looked up."""
 
@@ -201,35 +190,23 @@ class _PlainUnpickler(pickle.Unpickler):
         raise ValueError(f"it holds more than texts and integers ({module}.{name})")
 
 
-def read_meta(file: Path) -> tuple[int, list[str] | None]:
-    """(number of ids, the character of each) of a `meta.pkl`; None: it has no characters. Runs no code of the file."""
+def read_meta(file: Path) -> tuple[int, CharacterTokenizer | None]:
+    """(number of ids, their tokenizer) of a `meta.pkl`; None: it has no characters. Runs no code of the file."""
     advice = 'put a tokenizer.json beside it, or a tokens.json of {"vocab_size": N}'
     try:
         with open(file, "rb") as stream:
             meta = _PlainUnpickler(stream).load()
-        size, itos = meta.get("vocab_size"), meta.get("itos")
+        size: Any = meta.get("vocab_size")
+        itos: Any = meta.get("itos")
         if isinstance(itos, dict):
             itos = [itos.get(id_) for id_ in range(len(itos))]
+        tokenizer = None if itos is None else CharacterTokenizer(itos)
     except Exception as error:  # a damaged pickle may raise almost anything
         raise UserError(f"{file}: not read: {first_line(error)}; {advice}") from error
-    alphabet = None if itos is None else _checked(itos, file)
-    size = len(alphabet) if size is None and alphabet is not None else size
-    if type(size) is not int or not 0 < size <= 1 << 28 or (alphabet is not None and len(alphabet) != size):
+    count = None if tokenizer is None else len(tokenizer.pieces)
+    size = count if size is None else size
+    if type(size) is not int or not 0 < size <= 1 << 28 or count not in (None, size):
         raise UserError(
             f"{file}: not nanoGPT's: no vocab_size, or another than the number of characters; {advice}"
         )
-    return size, alphabet
-
-
-def _checked(alphabet: list[Any], file: str | Path) -> list[str]:
-    """The alphabet, of distinct single characters."""
-    for id_, text in enumerate(alphabet):
-        if not isinstance(text, str) or len(text) != 1 or 0xD800 <= ord(text) < 0xE000:
-            raise UserError(
-                f"{file}: id {id_} is {text!r:.40}; it must be a character, or give a tokenizer.json"
-            )
-    if len(set(alphabet)) < len(alphabet) or not alphabet:
-        raise UserError(
-            f"{file}: {len(alphabet)} ids for {len(set(alphabet))} characters; each needs one of its own"
-        )
-    return alphabet
+    return size, tokenizer

@@ -264,11 +264,6 @@ class DataSettings(Section):
         False,
         "Attention is limited to the token's own document, where positions restart (needs the end-of-text id).",
     )
-    array_cache_gib: NonNegative = setting(
-        4.0,
-        "Memory for .pt and .npz arrays; the least recently used is dropped first [GiB]. .npy needs none.",
-        kind="execution",
-    )
     data_seed: Natural = setting(1337, "Seed of the order of the data.")
 
 
