@@ -72,8 +72,7 @@ def test_an_average_of_the_weights_counts_before_the_run_is_built():
         opt="adana", d_model=512, n_layers=2, n_heads=8, vocab_size=320, seq_len=16, batch_size=1
     )
     specs = [
-        resolve(replace(config, ema=ema), Vocabulary("data", "bytes", 320, 1, None))
-        for ema in (None, 0.9)
+        resolve(replace(config, ema=ema), Vocabulary("data", "bytes", 320, 1, None)) for ema in (None, 0.9)
     ]
     raw, averaged = (spec.memory_gib(spec.batch_size, recompute=True) * 2**30 for spec in specs)
     assert (averaged - raw) / specs[0].model.exact_params == pytest.approx(4, rel=0.01)  # a copy in float32
