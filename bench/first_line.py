@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from danalab.experiments.formats import as_markdown
-from danalab.experiments.problems import Objective, get_track, library_bytes
+from danalab.experiments.problems import Objective, get_problem, library_bytes
 from danalab.experiments.statistics import student_interval
 from danalab.experiments.trials import workers
 from danalab.hardware import available_cores
@@ -235,7 +235,7 @@ PROBLEMS = {
     "own-gpt": Problem("a hand-written GPT, tiny Shakespeare", 300, 6, own_gpt),
     "shakespeare": Problem("nanoGPT's character Shakespeare on a CPU", 2000, 100, nanogpt_shakespeare),
     "nanogpt": Problem("a small GPT on bytes of the standard library", 600, 100, nanogpt_track),
-    "images": Problem("a convolutional network on gratings", 150, 7, get_track("images").make),
+    "images": Problem("a convolutional network on gratings", 150, 7, get_problem("images").make),
     "enoki-58k": Problem("Enoki, 58 k parameters, 20 tokens each", 1140, 22, lambda seed: enoki(32, 1, seed)),
     "enoki-105k": Problem(
         "Enoki, 105 k parameters, 20 tokens each", 2050, 41, lambda seed: enoki(48, 2, seed)

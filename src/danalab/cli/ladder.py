@@ -39,12 +39,11 @@ class Flags(SweepFlags):
 
 def run(flags: Flags) -> int:
     """Run a ladder: the search for the best settings at every size, then more seeds; start it again to continue."""
-    from danalab.cli._shared.run_tables import show_open_ends, show_rows, show_rungs, with_costs
+    from danalab.cli._shared.run_tables import open_ends, show_open_ends, show_rows, show_rungs, with_costs
     from danalab.experiments.formats import print_table
     from danalab.experiments.ladder import run_ladder
     from danalab.experiments.plan import read_plan
     from danalab.experiments.runs import collect, stopping_on_sigterm
-    from danalab.experiments.slurm import open_runner
     from danalab.train.callbacks.console import log_to_stderr
 
     flags.require_effect(flags.dry_run or flags.estimate)
@@ -55,35 +54,35 @@ def run(flags: Flags) -> int:
         return show_rows(flags, folder, collect(folder))
     plan = _chosen(flags, read_plan(flags.file))
     log_to_stderr()
-    runner = open_runner(flags.executor, folder, flags.jobs, flags.cluster())
+    runner = flags.runner(folder)
     if flags.estimate:
         show_rungs(flags, plan, folder, jobs=flags.at_once or runner.jobs)
         return 0
     if flags.dry_run:
         return _show_plan(flags, runner, plan)
     with stopping_on_sigterm():
-        found = run_ladder(plan, runner)
+        tuned, untuned = run_ladder(plan, runner)
+    rows = runner.gather()
     printed = {
         "folder": str(folder),
-        "rows": with_costs(found.rows, flags.dollars_per_hour),
-        "tuned": [vars(each) for each in found.tuned],
-        "untuned": found.untuned,
-        "queued": found.queued,
-        "failures": [vars(each) for each in found.failures],
+        "rows": with_costs(rows, flags.dollars_per_hour),
+        "tuned": [vars(each) for each in tuned],
+        "untuned": untuned,
+        **open_ends(runner),
     }
-    if not flags.print_json(printed) and found.tuned:
+    if not flags.print_json(printed) and tuned:
         lines = []
-        for each in found.tuned:
+        for each in tuned:
             settings = " ".join(f"{key}={value}" for key, value in each.settings.items())
             lines.append(
                 [each.opt, each.rung, settings, ", ".join(each.edges), str(each.trials), f"{each.loss:.4f}"]
             )
         print_table(["optimizer", "rung", "best settings", "at an edge", "trials", "loss"], lines, left=3)
-    show_open_ends(found.failures, found.queued)
-    for words in found.untuned:
+    show_open_ends(runner)
+    for words in untuned:
         print(f"no further seeds: every trial of {words} failed", file=sys.stderr)
-    print(f"{len(found.rows)} runs in {folder}", file=sys.stderr)
-    return 1 if found.failures else 0
+    print(f"{len(rows)} runs in {folder}", file=sys.stderr)
+    return 1 if runner.failures else 0
 
 
 def _chosen(flags: Flags, plan: "LadderPlan") -> "LadderPlan":

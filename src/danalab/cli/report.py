@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from danalab.cli._shared.options import JsonFlags, Positional
 from danalab.errors import UserError
-from danalab.train.config.fields import Natural, Positive
+from danalab.train.config.fields import Natural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +24,8 @@ class Flags(JsonFlags):
     saturated, or chinchilla where several sizes have several horizons."""
     joint: bool = True
     """One E for all optimizers; otherwise each law has its own."""
-    convention: Literal["exact", "model", "6nd", "6nd-total"] = "exact"
-    """Convention of counting compute."""
-    predict: tuple[Positive, ...] = ()
-    """Sizes for which to predict learning rates [parameters without embeddings]; default 2, 4, 10 x the largest."""
+    convention: Literal["exact", "model"] = "exact"
+    """Compute of the model, or with the optimizer's own matrix products (exact)."""
     bootstrap: Natural = 200
     """Ladders drawn again for the intervals of the laws."""
     seed: int = 0
@@ -48,7 +46,6 @@ class Flags(JsonFlags):
             "law": self.law,
             "convention": self.convention,
             "joint": self.joint,
-            "predict": self.predict,
             "n_bootstrap": self.bootstrap,
             "seed": self.seed,
         }

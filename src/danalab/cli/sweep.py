@@ -34,7 +34,6 @@ def run(flags: Flags) -> int:
         find_rates,
         stopping_on_sigterm,
     )
-    from danalab.experiments.slurm import open_runner
     from danalab.train.callbacks.console import log_to_stderr
 
     flags.require_effect(flags.dry_run)
@@ -43,7 +42,7 @@ def run(flags: Flags) -> int:
     fixed, grid, runs = read_grid(flags.file) if flags.file is not None else ({}, {}, [])
     cells = expand({**grid, **parse_assignments(flags.grid)}, {**fixed, **parse_fixed(flags.fixed)}, runs)
     log_to_stderr()
-    with stopping_on_sigterm(), open_runner(flags.executor, flags.out, flags.jobs, flags.cluster()) as runner:
+    with stopping_on_sigterm(), flags.runner(flags.out) as runner:
         if flags.dry_run:
             cells = [at_multiplier(cell, m) for cell in cells for m in FIRST] if flags.find_lr else cells
             return show_plan(flags, runner, cells, [cell.name for cell in cells])
@@ -54,5 +53,4 @@ def run(flags: Flags) -> int:
                 runner.train(cells, "sweep")
         except Queued:
             pass
-        outcome = runner.outcome()
-    return show_rows(flags, flags.out, outcome.rows, outcome)
+    return show_rows(flags, flags.out, runner.gather(), runner)

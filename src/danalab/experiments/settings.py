@@ -39,7 +39,7 @@ class JudgeConfig(Section):
     contender: PathText
     """The optimizer that may be better."""
     track: str = "char"
-    """Problem: char, stdlib, images or nanogpt."""
+    """Problem: char, language, images, nanogpt, quadratic or matrix."""
     data: PathText | None = None
     """Data set of your own instead of a track; nanogpt's model is trained on it."""
     steps: Count | None = None
@@ -52,7 +52,7 @@ class JudgeConfig(Section):
     """Probability of a wrong answer if differences are normal, however often one looks."""
     trials: Count = 5
     """Learning rates that each side tries."""
-    ledger: Path = Path("judgements")
+    ledger: Path = Path("judge")
     """Folder of runs and verdicts; a question with a verdict is answered from it."""
     jobs: Count = 2
     """Runs at a time."""
@@ -75,7 +75,7 @@ class CompareConfig(Section):
     opts: tuple[PathText, ...] = ("adamw", "ademamix", "muon", "adana", "dana-star-mk4")
     """Optimizers; danalab optim list shows them all."""
     problems: tuple[str, ...] = ("quadratic", "matrix", "language")
-    """Problems: quadratic, matrix, language."""
+    """Problems: quadratic, matrix, language, char, images, nanogpt."""
     trials: Count = 6
     """Learning rates tried for each optimizer on each problem."""
     seeds: Count = 3

@@ -11,7 +11,7 @@ from danalab.train.system.slurm import Resources
 
 if TYPE_CHECKING:
     from danalab.experiments.estimate import Rate
-    from danalab.experiments.slurm import Cluster
+    from danalab.experiments.runs import Runner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +41,6 @@ class ClusterFlags(ResourceFlags):
     """Wait until no run is queued, then continue; otherwise start the same command again later."""
     poll_seconds: Positive = 60.0
     """Interval at which --wait asks the queue [s]."""
-
-    def cluster(self) -> "Cluster":
-        """The cluster that a sweep takes."""
-        from danalab.experiments.slurm import Cluster
-
-        names = ("setup", "at_once", "wait", "poll_seconds")
-        return Cluster(resources=self.resources(), **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +94,16 @@ class SweepFlags(CostFlags, ClusterFlags, JsonFlags):
     """Print the runs with their tokens, FLOPs and hours, and stop; slurm: also write the scripts, submit nothing."""
     collect: bool = False
     """Gather the rows of the folder and stop."""
+
+    def runner(self, folder: Path) -> "Runner":
+        """What makes the runs in a folder."""
+        from danalab.experiments.runs import Runner
+        from danalab.experiments.slurm import SlurmRunner
+
+        if self.executor == "pool":
+            return Runner(folder, self.jobs)
+        names = ("setup", "at_once", "wait", "poll_seconds")
+        return SlurmRunner(folder, self.resources(), **{name: getattr(self, name) for name in names})
 
     def require_effect(self, is_plan: bool) -> None:
         """Refuse flags without effect."""

@@ -11,7 +11,7 @@ from danalab.experiments.cells import Cell
 from danalab.experiments.estimate import Estimate, estimate, token_rate, total
 from danalab.experiments.formats import print_table
 from danalab.experiments.plan import LadderPlan
-from danalab.experiments.runs import Failure, Outcome, Runner
+from danalab.experiments.runs import Runner
 from danalab.experiments.slurm import SlurmRunner
 
 Columns = dict[str, Callable[[Any], str]]
@@ -62,27 +62,32 @@ def show_plan(flags: Any, runner: Runner, cells: Sequence[Cell], names: Sequence
     return 0
 
 
-def show_rows(flags: Any, folder: Path, rows: Sequence[dict[str, Any]], found: Outcome | None = None) -> int:
-    """Print the rows of a sweep, its failures and queued runs. Returns the exit code."""
-    failures = [] if found is None else found.failures
-    queued = [] if found is None else found.queued
-    reasons = [vars(failure) for failure in failures]
+def show_rows(flags: Any, folder: Path, rows: Sequence[dict[str, Any]], runner: Runner | None = None) -> int:
+    """Print the rows of a sweep, and what failed or is queued of its runner. Returns the exit code."""
+    ends = {"failures": [], "queued": []} if runner is None else open_ends(runner)
     printed = {"folder": str(folder), "rows": with_costs(rows, flags.dollars_per_hour)}
-    if not flags.print_json({**printed, "failures": reasons, "queued": queued}):
+    if not flags.print_json({**printed, **ends}):
         print_rows(rows, flags.dollars_per_hour)
-    show_open_ends(failures, queued)
+    if runner is not None:
+        show_open_ends(runner)
     print(f"{len(rows)} rows in {folder / 'ladder.jsonl'}", file=sys.stderr)
-    return 1 if failures else 0
+    return 1 if ends["failures"] else 0
 
 
-def show_open_ends(failures: Sequence[Failure], queued: Sequence[str]) -> None:
+def open_ends(runner: Runner) -> dict[str, list[Any]]:
+    """Failures and queued runs, for JSON."""
+    failures = [{"name": name, "reason": reason} for name, reason in sorted(runner.failures.items())]
+    return {"failures": failures, "queued": sorted(runner.queued)}
+
+
+def show_open_ends(runner: Runner) -> None:
     """Print failures and queued runs on standard error."""
-    for failure in failures:
-        print(f"failed: {failure.name}: {failure.reason}", file=sys.stderr)
-    if queued:
+    for name, reason in sorted(runner.failures.items()):
+        print(f"failed: {name}: {reason}", file=sys.stderr)
+    if runner.queued:
         print(
-            f"{len(queued)} runs are queued or running; start the same command again when they have ended, or with "
-            "--wait; --collect gathers the finished ones",
+            f"{len(runner.queued)} runs are queued or running; start the same command again when they have ended, or "
+            "with --wait; --collect gathers the finished ones",
             file=sys.stderr,
         )
 
