@@ -79,7 +79,6 @@ def test_the_report_has_scores_stages_samples_and_the_way_to_talk(finished):
         "## Scores",
         "## Stages",
         "## Samples",
-        "## Settings",
         f"danalab serve --run {finished.folder('rl')}",
     ):
         assert part in report

@@ -149,8 +149,11 @@ def _on_tasks(flags: Flags, run: Path) -> None:
             f"{task.length:.1f} tokens an answer{notes})"
         )
         for each in task.examples[: flags.show]:
-            print(f"    Q {' '.join(each.question.split())}\n    A {' '.join(each.answer.split())}")
-            print(f"      reward {each.rewards[0]:g}, reference {' '.join(each.reference.split())}")
+            question, said, reference = (
+                " ".join(each[name].split()) for name in ("question", "answer", "reference")
+            )
+            print(f"    Q {question}\n    A {said}")
+            print(f"      reward {each['rewards'][0]:g}, reference {reference}")
     if len(result.tasks) > 1:
         print(f"  {'mean, centred':<16} {result.mean}")
 
@@ -167,7 +170,7 @@ def _on_core(flags: Flags, run: Path) -> None:
         run, flags.core, limit=flags.limit, step=flags.step, device=flags.device, report=report
     )
     if not print_result(flags, run, result):
-        print(f"{run}, step {result.step}: CORE {result.core} over {len(result.tasks)} tasks")
+        print(f"{run}, step {result.step}: CORE {result.mean} over {len(result.tasks)} tasks")
 
 
 def _on_harness(flags: Flags, run: Path) -> None:

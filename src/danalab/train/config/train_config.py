@@ -528,11 +528,6 @@ class RunSettings(OptimSettings):
     diloco_momentum: Annotated[float, Ge(0), Lt(1)] = setting(
         0.9, "diloco: Nesterov momentum of the outer step."
     )
-    diloco_patience: Positive = setting(
-        600.0,
-        "diloco: how long workers wait for a missing one before they continue without it [s].",
-        kind="execution",
-    )
 
     run_dir: Auto[Path] = setting(
         None,
@@ -666,7 +661,7 @@ class RunSettings(OptimSettings):
         if self.distributed_backend in ("nccl", "gloo"):
             object.__setattr__(self, "distributed_backend", "ddp")
         backend = self.distributed_backend
-        for name in ("diloco_steps", "diloco_lr", "diloco_momentum", "diloco_patience"):
+        for name in ("diloco_steps", "diloco_lr", "diloco_momentum"):
             if (value := getattr(self, name)) != getattr(RunSettings, name) and backend != "diloco":
                 raise UserError(f"{flag(name)} {value}: only with --distributed-backend diloco")
         if self.expert_parallel and backend not in (None, "ddp", "fsdp"):
