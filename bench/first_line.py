@@ -5,7 +5,7 @@
 
 torch's baselines search a grid of two dials by factors of 2, and more values where the best is at an edge; ours have
 the three rates that we recommend, at their defaults, with omega = 4. Training is a plain loop, as in anybody's trainer:
-warm-up, cosine to a tenth of the peak, gradients clipped to norm 1. A seed sets initial weights and data, the same for
+warmup, cosine to a tenth of the peak, gradients clipped to norm 1. A seed sets initial weights and data, the same for
 all. `--problems` chooses some of them. The digits are scikit-learn's, which must be installed.
 """
 
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from danalab.experiments.formats import as_markdown
-from danalab.experiments.problems import Objective, get_track, library_bytes
+from danalab.experiments.problems import Objective, get_problem, library_bytes
 from danalab.experiments.statistics import student_interval
 from danalab.experiments.trials import workers
 from danalab.hardware import available_cores
@@ -235,7 +235,7 @@ PROBLEMS = {
     "own-gpt": Problem("a hand-written GPT, tiny Shakespeare", 300, 6, own_gpt),
     "shakespeare": Problem("nanoGPT's character Shakespeare on a CPU", 2000, 100, nanogpt_shakespeare),
     "nanogpt": Problem("a small GPT on bytes of the standard library", 600, 100, nanogpt_track),
-    "images": Problem("a convolutional network on gratings", 150, 7, get_track("images").make),
+    "images": Problem("a convolutional network on gratings", 150, 7, get_problem("images").make),
     "enoki-58k": Problem("Enoki, 58 k parameters, 20 tokens each", 1140, 22, lambda seed: enoki(32, 1, seed)),
     "enoki-105k": Problem(
         "Enoki, 105 k parameters, 20 tokens each", 2050, 41, lambda seed: enoki(48, 2, seed)

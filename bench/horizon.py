@@ -15,7 +15,8 @@ from danalab.experiments.analysis import Analysis, analyse
 from danalab.experiments.drawing import save_figure
 from danalab.experiments.figures import horizon_loss_figure, multiplier_figure
 from danalab.experiments.formats import as_markdown
-from danalab.experiments.horizon import budget_table, exponent_table, multiplier_table, pair_table
+from danalab.experiments.horizon import budget_table, exponent_table, multiplier_table
+from danalab.experiments.paired import pair_table
 from danalab.experiments.report import remarks, tuned_table
 from danalab.experiments.rows import read_ladder
 from danalab_bench.pages import cost, fill_parts
@@ -36,12 +37,12 @@ def fill(page: str) -> str:
     found = data()
     assert found.horizon is not None
     tables = {
-        "exponents": exponent_table,
-        "multipliers": multiplier_table,
-        "pairs": pair_table,
-        "budgets": budget_table,
+        "exponents": exponent_table(found.horizon),
+        "multipliers": multiplier_table(found.horizon),
+        "pairs": pair_table(found.horizon.tests),
+        "budgets": budget_table(found.tuned),
     }
-    parts = {f"horizon-{name}": as_markdown(table(found.horizon)) for name, table in tables.items()}
+    parts = {f"horizon-{name}": as_markdown(table) for name, table in tables.items()}
     parts["horizon-sentences"] = "\n".join([*remarks(found), *found.horizon.notes]) + "\n"
     parts["tuned"] = as_markdown(tuned_table(found))
     parts["cost"] = cost(found.rows)

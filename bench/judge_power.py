@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from danalab.experiments.formats import as_markdown
 from danalab.experiments.judge import LEAST_PAIRS, log_bayes_factor
-from danalab.experiments.paired import POWER, seeds_needed
 from danalab.files import parse_json, read_text, write_atomically
 from danalab_bench.pages import RESULTS as FOLDER
 from danalab_bench.pages import fill_parts
@@ -23,7 +23,7 @@ from danalab_bench.pages import fill_parts
 ROOT = Path(__file__).parents[1]
 RESULTS = FOLDER / "judge_power.jsonl"
 PAGES = (ROOT / "docs" / "judge.md",)
-ALPHA, SIMULATIONS, MOST = 0.05, 2000, 200
+ALPHA, POWER, SIMULATIONS, MOST = 0.05, 0.8, 2000, 200
 EFFECTS = (2.0, 1.0, 0.5)
 """Mean differences, in standard deviations of a pair."""
 Sample = Callable[[np.random.Generator], np.ndarray]
@@ -49,6 +49,14 @@ def pairs_to_decide(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.where(decided.any(axis=1), first + 1, math.inf), np.sign(mean[np.arange(len(mean)), first])
 
 
+def seeds_needed(effect: float, alpha: float) -> int:
+    """Least number of pairs by which a two-sided t test shows an effect [standard deviations] with that power."""
+    for n in range(2, MOST):
+        if stats.nct.sf(stats.t.ppf(1 - alpha / 2, n - 1), n - 1, effect * math.sqrt(n)) >= POWER:
+            return n
+    raise ValueError(f"an effect of {effect} needs {MOST} pairs or more")
+
+
 def measure() -> list[dict[str, Any]]:
     """A row for each effect and each null."""
     nulls, effects = [], []
@@ -60,7 +68,7 @@ def measure() -> list[dict[str, Any]]:
     for effect in EFFECTS:
         pairs, _ = pairs_to_decide(np.random.default_rng(0).normal(size=SHAPE) - effect)
         needed = int(np.quantile(pairs, POWER, method="higher"))
-        fixed, equal = (seeds_needed(effect, 1.0, 1 - each) for each in (ALPHA, error))
+        fixed, equal = (seeds_needed(effect, each) for each in (ALPHA, error))
         effects.append({"effect": effect, "judge": needed, "t_test": fixed, "t_test_equal": equal})
     return [{**row, "alpha": ALPHA, "simulations": SIMULATIONS} for row in (*effects, *nulls)]
 
@@ -81,7 +89,9 @@ def fill(page: str) -> str:
     headings = ["effect [standard deviations of a pair]", "pairs, judge", *tests]
     parts = {
         "price": as_markdown((headings, price)),
-        "errors": as_markdown((["differences of equal optimizers", 'says "better"', 'says "worse"'], errors)),
+        "errors": as_markdown(
+            (["distribution of the differences, mean 0", 'says "better"', 'says "worse"'], errors)
+        ),
     }
     return fill_parts(page, "judge", parts)
 

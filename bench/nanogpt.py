@@ -9,11 +9,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from danalab.experiments.budget import Dial, budget_of
 from danalab.experiments.formats import Table, as_markdown
-from danalab.experiments.paired import PairedTest, paired_runs, paired_tests
+from danalab.experiments.paired import PairedTest, paired_tests
 from danalab.experiments.rows import pack, read_ladder
-from danalab.experiments.tuning import Tuned, horizon_of, tune
+from danalab.experiments.tuning import Tuned, tune
 from danalab_bench.pages import cost, fill_parts, joined, shown_lead
 
 ROOT = Path(__file__).parents[1]
@@ -51,7 +50,7 @@ def tuned_runs(rows: Rows) -> list[Tuned]:
 
 def leads(rows: Rows, baseline: str) -> dict[str, PairedTest]:
     """Optimizer -> the baseline's loss minus its own [nats/token], paired by seed."""
-    tests = paired_tests(paired_runs(tuned_runs(rows), baseline))
+    tests = paired_tests(tuned_runs(rows), baseline)
     return {test.second: test for test in tests if test.first == baseline}
 
 
@@ -60,7 +59,9 @@ def table(rows: Rows) -> Table:
     tests = {baseline: leads(rows, baseline) for baseline in BASELINES}
     lines = []
     for each in tuned_runs(rows):
-        others = ", ".join(map(_words, budget_of(each, horizon_of(each.runs[0])).dials[1:])) or "-"
+        others = (
+            ", ".join(_words(name, best) for name, (_, best) in each.dials.items() if name != "lr") or "-"
+        )
         line = [
             each.opt,
             f"{each.lr:.2g}{' (edge)' if each.bracket == 'edge' else ''}",
@@ -85,10 +86,9 @@ def _loss(tuned: Tuned) -> str:
     return f"{tuned.loss:.3f}{'' if tuned.spread is None else f' ± {tuned.spread:.3f}'}{noted}"
 
 
-def _words(dial: Dial) -> str:
+def _words(name: str, best: Any) -> str:
     """A setting and its best value of those tried."""
-    best = "/".join(map(str, dial.best)) if isinstance(dial.best, list) else f"{dial.best:g}"
-    return f"{dial.name} {best}"
+    return f"{name} {'/'.join(map(str, best)) if isinstance(best, list) else f'{best:g}'}"
 
 
 def leads_table() -> Table:

@@ -44,7 +44,7 @@ class ClippedMomentum(torch.optim.Optimizer):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--ledger", type=Path, default=Path("judgements"))
+    parser.add_argument("--ledger", type=Path, default=Path("judge"))
     flags = parser.parse_args()
     proposals = [*(SETTINGS[::5] if flags.quick else SETTINGS), f"{__file__}:ClippedMomentum"]
     short = (

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from danalab.experiments import runs
+from danalab.experiments.runs import Runner
 from text_data import prepare_lines
 
 TRAINER = Path(__file__).with_name("trainer.py")
@@ -39,3 +40,10 @@ def trainer(tmp_path, monkeypatch):
     monkeypatch.setenv("MADE", str(made))
     monkeypatch.setattr(runs, "COMMAND", (sys.executable, str(TRAINER)))
     return lambda: made.read_text().split() if made.is_file() else []
+
+
+def run_all(cells, folder, jobs=None):
+    """(rows, failures) of these runs."""
+    with Runner(folder, jobs) as runner:
+        runner.train(cells)
+        return runner.gather(), runner.failures

@@ -8,7 +8,7 @@ import pytest
 from danalab.cli.app import main
 from danalab.experiments.cells import expand, read_grid
 from danalab.experiments.plan import read_plan
-from danalab.experiments.runs import run_all
+from experiments.conftest import run_all
 
 BENCH = Path(__file__).parents[2] / "bench"
 SWEEPS = sorted(BENCH.glob("*_sweep.yaml"))
@@ -25,12 +25,12 @@ def test_a_sweep_file_is_one_that_runs(file, fixed, tmp_path):
     # Its first and last corners for real, on a model and data of nothing.
     tiny = {**fixed, "iterations": 4, "eval_interval": 2}
     corners = [{"opt": grid["opt"][0], **{key: grid[key][end] for key in varied}} for end in (0, -1)]
-    found = run_all(expand({}, tiny, corners), tmp_path / "sweep")
-    assert not found.failures
-    assert [[row["settings"][key] for key in varied] for row in found.rows] == [
+    rows, failures = run_all(expand({}, tiny, corners), tmp_path / "sweep")
+    assert not failures
+    assert [[row["settings"][key] for key in varied] for row in rows] == [
         [corner[key] for key in varied] for corner in corners
     ]
-    assert len({row["final_loss"] for row in found.rows}) == 2
+    assert len({row["final_loss"] for row in rows}) == 2
 
 
 LADDERS = [file for file in sorted(BENCH.glob("*.yaml")) if "\nopts: " in file.read_text(encoding="utf-8")]

@@ -23,24 +23,6 @@ def test_values_are_read_as_what_they_are():
     }
 
 
-def test_commas_and_spaces_in_brackets_are_part_of_a_value():
-    grid = parse_assignments(
-        ["by_kind=(embedding:lr=3,beta2=0.9 head:lr=1),none seed=0,1", "age=follow(8, 60, 1, 8)"]
-    )
-    assert grid == {
-        "by_kind": ["(embedding:lr=3,beta2=0.9 head:lr=1)", None],
-        "seed": [0, 1],
-        "age": ["follow(8, 60, 1, 8)"],
-    }
-
-
-def test_assignments_in_one_quoted_word_are_the_same_grid():
-    apart = ["opt=adamw,adana", "lr-multiplier=0.5,1"]
-    assert parse_assignments([" ".join(apart), "seed=0,1"]) == parse_assignments([*apart, "seed=0,1"])
-    assert parse_fixed(["seq-len=256 data=my_text.txt"]) == {"seq_len": 256, "data": "my_text.txt"}
-    assert parse_fixed(["data=my text.txt"]) == {"data": "my text.txt"}
-
-
 def test_a_value_has_the_type_of_its_flag(tmp_path):
     said = parse_assignments(
         ["iterations=1e3", "scheduler=cos,none", "warmup_steps=none", "tokens-per-param=1e1"]

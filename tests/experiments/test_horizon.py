@@ -6,6 +6,7 @@ import math
 import pytest
 
 from danalab.experiments.analysis import analyse
+from danalab.experiments.horizon import budget_sentence
 from experiments.planted_horizons import GAIN, SIZES, E, plant_horizons
 
 
@@ -44,21 +45,21 @@ def test_a_rung_that_the_baseline_lacks_is_left_out_with_a_note():
 
 def test_budgets_count_trials_and_mark_edges():
     rows = plant_horizons(noise=0.0)
-    horizon = analyse(rows, n_bootstrap=0).horizon
-    assert horizon.equal_budgets
-    for each in horizon.budgets:
-        (rate,) = each.dials
+    found = analyse(rows, n_bootstrap=0)
+    assert budget_sentence(found.tuned).startswith("Every optimizer had the same")
+    for each in found.tuned:
+        ((name, (values, found_best)),) = each.dials.items()
         mine = [row for row in rows if (row["opt"], row["params"]) == (each.opt, each.params) and row["seed"] == 0
                 and row["tokens"] == 20 * each.params * each.horizon]  # fmt: skip
         best = min(mine, key=lambda row: row["final_loss"])["lr"]
-        assert (rate.name, rate.best, each.trials, each.seeds) == ("lr", best, 4, 3)
-        assert rate.at_edge == (best in (0.5, 2.0))
-        assert rate.gain > 0
+        assert (name, found_best, len(each.trials), len(each.runs)) == ("lr", best, 4, 3)
+        assert values == [0.5, 1.0, 1.41, 2.0]
+        assert each.edges == ["lr"] * (best in (0.5, 2.0))
     fewer = [row for row in rows if row["opt"] == "adamw" or row["lr"] != 0.5]
-    assert not analyse(fewer, n_bootstrap=0).horizon.equal_budgets
+    assert budget_sentence(analyse(fewer, n_bootstrap=0).tuned).startswith("Budgets differ")
 
 
-def test_the_gain_of_a_dial_is_measured_with_all_else_equal():
+def test_the_values_of_a_dial_are_those_with_all_else_equal():
     rows = plant_horizons(noise=0.0)
     extra = []
     for row in rows:
@@ -67,11 +68,9 @@ def test_the_gain_of_a_dial_is_measured_with_all_else_equal():
             for omega, change in ((4.0, 0.03), (16.0, -0.01)):
                 moved = {**row, "name": f"{row['name']}-{omega}", "final_loss": row["final_loss"] + change}
                 extra.append({**moved, "settings": {**row["settings"], "omega": omega}})
-    horizon = analyse([*rows, *extra], n_bootstrap=0).horizon
-    dials = {dial.name: dial for dial in horizon.budgets[0].dials}
-    assert dials["omega"].values == (4.0, 8.0, 16.0)
-    assert (dials["omega"].best, dials["omega"].at_edge) == (16.0, True)
-    assert dials["omega"].gain == pytest.approx(0.01)
+    tuned = analyse([*rows, *extra], n_bootstrap=0).tuned[0]
+    assert tuned.dials["omega"] == ([4.0, 8.0, 16.0], 16.0)
+    assert "omega" in tuned.edges
 
 
 @pytest.mark.slow
@@ -82,9 +81,7 @@ def test_intervals_cover_a_planted_exponent(exponent, noise):
     """Of 40 ladders intervals contain the exponent in 90% at least."""
     covered, widths = 0, []
     for seed in range(40):
-        found = analyse(
-            plant_horizons(exponent, seed=seed, noise=noise), law="saturated", n_bootstrap=60, predict=()
-        )
+        found = analyse(plant_horizons(exponent, seed=seed, noise=noise), law="saturated", n_bootstrap=60)
         interval = found.horizon.exponents["adana"].interval
         covered += exponent in interval
         widths.append(math.log(interval.high / interval.low))

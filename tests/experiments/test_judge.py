@@ -2,6 +2,7 @@
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def own(tmp_path):
 
 def config(tmp_path, contender="adana", **more):
     settings = {
-        "track": "images",
+        "track": "quadratic",
         "steps": 8,
         "trials": 2,
         "budget": "10runs",
@@ -61,6 +62,12 @@ def config(tmp_path, contender="adana", **more):
         **more,
     }
     return JudgeConfig(baseline="adamw", contender=contender, **settings)
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """Runs are made by a thread of this process, which starts in no time."""
+    monkeypatch.setattr(module, "workers", lambda jobs: ThreadPoolExecutor(1))
 
 
 # ---- the test ----
@@ -97,14 +104,14 @@ def test_stuck_runs_are_warned_of():
 
 
 # ---- whole judgements ----
-def test_a_judgement_ends_in_words_and_is_answered_from_the_ledger(tmp_path, monkeypatch):
+def test_a_judgement_ends_in_words_and_is_answered_from_the_ledger(tmp_path, monkeypatch, threads):
     monkeypatch.setattr(
         module, "decide", lambda differences, *_: BETTER if len(differences) >= 2 else UNDECIDED
     )
     first = judge(config(tmp_path))
     assert (first.decision, first.pairs, first.runs) == (BETTER, 2, 8)
     lines = first.lines()
-    assert lines[0] == "adana vs adamw on images: BETTER"
+    assert lines[0] == "adana vs adamw on quadratic: BETTER"
     assert "loss difference" in lines[1]
     assert "of 2 seeds favour adana" in lines[3]
     heard = []
@@ -113,7 +120,7 @@ def test_a_judgement_ends_in_words_and_is_answered_from_the_ledger(tmp_path, mon
     assert len((tmp_path / "ledger" / "judge.jsonl").read_text().splitlines()) == 1
 
 
-def test_an_undecided_question_goes_on_where_it_was_also_after_a_kill(tmp_path):
+def test_an_undecided_question_goes_on_where_it_was_also_after_a_kill(tmp_path, threads):
     first = judge(config(tmp_path, budget="8runs"))
     assert (first.decision, first.pairs, first.runs) == (UNDECIDED, 2, 8)
     assert first.lines()[-1] == "  rerun with a larger --budget to continue"
@@ -124,7 +131,7 @@ def test_an_undecided_question_goes_on_where_it_was_also_after_a_kill(tmp_path):
     assert len(runs.read_text().splitlines()) == 13  # 8, of which one is cut short, and 5 new ones
 
 
-def test_ones_own_optimizer_takes_part_and_its_error_is_one_line(tmp_path, own):
+def test_ones_own_optimizer_takes_part_and_its_error_is_one_line(tmp_path, own, threads):
     assert judge(config(tmp_path, f"{own}:Signs:scale=2", budget="6runs")).pairs == 1
     with pytest.raises(UserError, match=r"Raises': RuntimeError: no step today"):
         judge(config(tmp_path, f"{own}:Raises"))
@@ -145,7 +152,7 @@ def test_a_contestant_is_known_by_its_code_and_settings(own):
         (["adamw", "adanna"], "adanna"),
         (["adamw", "adamw"], "same optimizer with the same settings"),
         (["adamw", "adana:kapa=0.8"], "kapa"),
-        (["adamw", "adana", "--track", "imagess"], "--track imagess"),
+        (["adamw", "adana", "--track", "imagess"], "unknown problem 'imagess' (did you mean 'images'"),
         (["adamw", "adana", "--budget", "soon"], "--budget soon"),
         (["adamw", "adana", "--alpha", "2"], "alpha"),
         (["adamw", "adana", "--budget", "1runs", "--trials", "1"], "ended before a rate was found"),
@@ -159,7 +166,7 @@ def test_what_cannot_be_judged_is_refused_in_a_line(words, message, tmp_path, ca
 def test_json_and_exit_codes_are_for_programs(tmp_path, capsys):
     words = [
         "--track",
-        "images",
+        "quadratic",
         "--steps",
         "4",
         "--trials",

@@ -70,35 +70,36 @@ def plan(**more):
 
 
 def test_a_ladder_tunes_and_repeats_the_best_with_other_seeds(trainer, tmp_path):
-    found = run_ladder(plan(), Runner(tmp_path, jobs=2))
-    assert [each.trials for each in found.tuned] == [6, 6]
-    for each in found.tuned:
-        assert each.multiplier == pytest.approx(1.2, rel=0.2)
+    runner = Runner(tmp_path, jobs=2)
+    tuned, _ = run_ladder(plan(), runner)
+    assert [each.trials for each in tuned] == [6, 6]
+    for each in tuned:
+        assert each.settings[RATE] == pytest.approx(1.2, rel=0.2)
         assert each.edges == []
-        mine = [row for row in found.rows if row["opt"] == each.opt]
-        best = [row for row in mine if row["lr_multiplier"] == each.multiplier]
+        mine = [row for row in runner.gather() if row["opt"] == each.opt]
+        best = [row for row in mine if row["lr_multiplier"] == each.settings[RATE]]
         assert [row["seed"] for row in best] == [0, 1]
         assert len(mine) == 7
     made = len(trainer())
-    again = run_ladder(plan(), Runner(tmp_path, jobs=2))
+    again, _ = run_ladder(plan(), Runner(tmp_path, jobs=2))
     assert len(trainer()) == made, "a finished ladder makes no run"
-    assert again.tuned == found.tuned
+    assert again == tuned
 
 
 def test_dials_are_tuned_on_every_rung_and_rates_start_from_the_rung_before(trainer, tmp_path, monkeypatch):
     monkeypatch.setenv("OMEGA", "16")
     ladder = plan(horizons=(1, 4), dials={"all": {"decay": (1, 2)}}, trials=12)
-    found = run_ladder(ladder, Runner(tmp_path, jobs=2))
-    assert [each.rung for each in found.tuned[:2]] == ["heads=3 f=1", "heads=3 f=4"]
-    assert {each.settings["decay"] for each in found.tuned} == {4.0}
-    assert {each.trials for each in found.tuned} == {12}
+    tuned, _ = run_ladder(ladder, Runner(tmp_path, jobs=2))
+    assert [each.rung for each in tuned[:2]] == ["heads=3 f=1", "heads=3 f=4"]
+    assert {each.settings["decay"] for each in tuned} == {4.0}
+    assert {each.trials for each in tuned} == {12}
 
 
 def test_an_optimizer_that_always_fails_is_named(trainer, tmp_path, monkeypatch):
     monkeypatch.setenv("DIVERGES", " ".join(f"adana-h3-lrx{m:g}-s0" for m in (0.5, 1, 2)))
-    found = run_ladder(plan(), Runner(tmp_path, jobs=2))
-    assert found.untuned == ["adana at heads=3"]
-    assert [each.opt for each in found.tuned] == ["adamw"]
+    tuned, untuned = run_ladder(plan(), Runner(tmp_path, jobs=2))
+    assert untuned == ["adana at heads=3"]
+    assert [each.opt for each in tuned] == ["adamw"]
 
 
 @pytest.mark.parametrize(

@@ -13,29 +13,29 @@ from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.experiments import runs
 from danalab.experiments.cells import Cell, expand
-from danalab.experiments.runs import Runner, collect, find_rates, read_state, run_all
+from danalab.experiments.runs import Runner, collect, find_rates, read_state
+from experiments.conftest import run_all
 
 CELLS = expand({"opt": ["adamw", "adana"], "seed": [0, 1]}, {"heads": 3})
 
 
 def test_every_run_leaves_a_row_and_is_made_once(trainer, tmp_path):
-    first = run_all(CELLS, tmp_path / "sweep", jobs=2)
-    assert [row["name"] for row in first.rows] == ["adamw-s0", "adamw-s1", "adana-s0", "adana-s1"]
-    assert [row["device_hours"] for row in first.rows] == [0.01] * 4
-    again = run_all([*CELLS, *expand({"opt": ["muon"]}, {"heads": 3})], tmp_path / "sweep", jobs=2)
+    first, _ = run_all(CELLS, tmp_path / "sweep", jobs=2)
+    assert [row["name"] for row in first] == ["adamw-s0", "adamw-s1", "adana-s0", "adana-s1"]
+    assert [row["device_hours"] for row in first] == [0.01] * 4
+    again, _ = run_all([*CELLS, *expand({"opt": ["muon"]}, {"heads": 3})], tmp_path / "sweep", jobs=2)
     assert sorted(trainer()) == ["adamw-s0", "adamw-s1", "adana-s0", "adana-s1", "muon"]
-    assert [row["name"] for row in again.rows] == [*(row["name"] for row in first.rows), "muon"]
-    assert collect(tmp_path / "sweep") == again.rows
+    assert [row["name"] for row in again] == [*(row["name"] for row in first), "muon"]
+    assert collect(tmp_path / "sweep") == again
 
 
 def test_failures_are_listed_and_stop_no_other_run(trainer, tmp_path, monkeypatch):
     monkeypatch.setenv("BROKEN", "adamw-s1")
     monkeypatch.setenv("DIVERGES", "adana-s0")
-    found = run_all(CELLS, tmp_path, jobs=2)
-    reasons = {failure.name: failure.reason for failure in found.failures}
+    rows, reasons = run_all(CELLS, tmp_path, jobs=2)
     assert "no room for adamw-s1" in reasons["adamw-s1"]
     assert reasons["adana-s0"] == runs.DIVERGED
-    assert [row["final_loss"] is None for row in found.rows] == [False, True, False]
+    assert [row["final_loss"] is None for row in rows] == [False, True, False]
     monkeypatch.setenv("BROKEN", "")
     run_all(CELLS, tmp_path, jobs=2)
     assert trainer().count("adamw-s1") == 2
@@ -67,8 +67,8 @@ def test_the_state_of_a_folder(trainer, tmp_path, monkeypatch):
 def test_a_packed_row_stands_for_a_run_that_has_no_folder(trainer, tmp_path):
     run_all(CELLS, tmp_path / "sweep")
     assert main(["ladder", "pack", str(tmp_path / "sweep"), "--out", str(tmp_path / "packed")]) == 0
-    found = run_all(CELLS, tmp_path / "packed")
-    assert len(found.rows) == len(trainer()) == 4
+    rows, _ = run_all(CELLS, tmp_path / "packed")
+    assert len(rows) == len(trainer()) == 4
 
 
 def test_rates_are_followed_while_the_best_is_the_outermost(trainer, tmp_path):

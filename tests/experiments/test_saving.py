@@ -14,7 +14,6 @@ from danalab.experiments.saving import (
     interpolated_saving,
     smoothed,
 )
-from danalab.experiments.statistics import Interval
 
 
 def law(compute):
@@ -102,16 +101,6 @@ def test_noise_between_evaluations_moves_no_crossing():
     assert smoothed(X[::3], law(X[::3])) == pytest.approx(law(X[::3])), (
         "far between, evaluations stay as they are"
     )
-
-
-def test_an_interval_that_misses_a_value_by_less_than_its_last_digit_does_not_exclude_it():
-    assert not Interval(0.0003, 0.0157, 0.95).excludes(0)
-    assert Interval(0.0012, 0.0157, 0.95).excludes(0)
-    assert not Interval(-0.0547, -0.0009, 0.95).excludes(0)
-    assert Interval(0.5, 0.9, 0.95).excludes(1)
-    assert not Interval(0.5, 0.995, 0.95).excludes(1)
-    assert Interval(1.0, 1.0, 0.95).excludes(2)
-    assert Interval(2.0, math.inf, 0.95).excludes(1)
 
 
 def test_between_measured_points_the_saving_needs_no_law():

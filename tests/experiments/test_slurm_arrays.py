@@ -14,12 +14,12 @@ from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.experiments import slurm as arrays
 from danalab.experiments.cells import expand
-from danalab.experiments.ladder import run_ladder
+from danalab.experiments.ladder import RATE, run_ladder
 from danalab.experiments.plan import LadderPlan
-from danalab.experiments.runs import Queued, collect, run_all
-from danalab.experiments.slurm import Cluster, SlurmRunner
-from danalab.train.system.slurm import Resources
-from experiments.conftest import TRAINER
+from danalab.experiments.runs import Queued, collect
+from danalab.experiments.slurm import SlurmRunner
+from danalab.train.system.slurm import COMMAND, Resources
+from experiments.conftest import TRAINER, run_all
 from slurm_stand_ins import Cluster as StandIn
 
 
@@ -33,9 +33,8 @@ def slurm(tmp_path, monkeypatch):
     return stand_in
 
 
-def cluster(**more):
-    at_once = more.pop("at_once", None)
-    return Cluster(resources=Resources(gpus=0, cpus=1, at_once=at_once), command=("danalab",), **more)
+def cluster(folder, gpus=0, command=("danalab",), **more):
+    return SlurmRunner(folder, Resources(gpus=gpus, cpus=1), command=command, **more)
 
 
 def made(slurm):
@@ -43,12 +42,12 @@ def made(slurm):
     return file.read_text().split() if file.is_file() else []
 
 
-def run_sweep(folder, cells, cluster):
-    """What is known after a call of the sweep."""
-    runner = SlurmRunner(folder, cluster)
+def run_sweep(folder, cells, **more):
+    """The runner after a call of the sweep."""
+    runner = cluster(folder, **more)
     with contextlib.suppress(Queued):
         runner.train(cells)
-    return runner.outcome()
+    return runner
 
 
 CELLS = expand({"opt": ["adamw", "adana"], "seed": [0, 1]}, {"heads": 3})
@@ -56,35 +55,35 @@ CELLS = expand({"opt": ["adamw", "adana"], "seed": [0, 1]}, {"heads": 3})
 
 def test_a_sweep_is_one_array_and_a_second_call_submits_nothing_while_it_is_queued(slurm, tmp_path):
     folder = tmp_path / "sweep"
-    first = run_sweep(folder, CELLS, cluster=cluster(at_once=2))
-    assert first.queued == ["adamw-s0", "adamw-s1", "adana-s0", "adana-s1"]
+    first = run_sweep(folder, CELLS, at_once=2)
+    assert sorted(first.queued) == ["adamw-s0", "adamw-s1", "adana-s0", "adana-s1"]
     (script,) = (folder / "slurm").glob("*.sh")
     text = script.read_text()
     assert "#SBATCH --array=0-3%2\n" in text
     assert "#SBATCH --requeue\n" in text
-    again = run_sweep(folder, CELLS, cluster=cluster())
+    again = run_sweep(folder, CELLS)
     assert again.queued == first.queued
     assert len(slurm.queue.read_text().splitlines()) == 1
 
     assert slurm.run_tasks(PREEMPTED="adana-s0") == [0, 0, 0, 0]
     assert made(slurm).count("adana-s0") == 2, "it was queued again by itself"
-    done = run_sweep(folder, CELLS, cluster=cluster())
+    done = run_sweep(folder, CELLS)
     assert not done.queued
     assert not done.failures
-    assert [row["status"] for row in done.rows] == ["finished"] * 4
-    assert [row["device_hours"] for row in done.rows] == [0.01] * 4
+    assert [row["status"] for row in done.gather()] == ["finished"] * 4
+    assert [row["device_hours"] for row in done.gather()] == [0.01] * 4
 
 
 def test_only_what_is_unfinished_is_submitted_again_and_not_for_ever(slurm, tmp_path):
     folder = tmp_path / "sweep"
     for attempt in range(arrays.ATTEMPTS):
-        run_sweep(folder, CELLS, cluster=cluster())
+        run_sweep(folder, CELLS)
         codes = slurm.run_tasks(BROKEN="adamw-s1")
         assert codes == ([0, 1, 0, 0] if attempt == 0 else [1])
-    last = run_sweep(folder, CELLS, cluster=cluster())
+    last = run_sweep(folder, CELLS)
     assert not last.queued
-    (failure,) = last.failures
-    assert "not finished after 3 jobs" in failure.reason
+    (reason,) = last.failures.values()
+    assert "not finished after 3 jobs" in reason
     assert made(slurm).count("adamw-s0") == 1
     assert [row["name"] for row in collect(folder)] == ["adamw-s0", "adana-s0", "adana-s1"]
 
@@ -93,15 +92,16 @@ def test_a_ladder_goes_on_with_its_next_part_when_it_is_called_again(slurm, tmp_
     plan = LadderPlan(opts=("adamw",), heads=(3,), multipliers=(0.5, 1.0), seeds=(0, 1), trials=3)
     parts = []
     for _ in range(10):
-        found = run_ladder(plan, SlurmRunner(tmp_path / "ladder", cluster()))
-        if not found.queued:
+        runner = cluster(tmp_path / "ladder")
+        tuned, _ = run_ladder(plan, runner)
+        if not runner.queued:
             break
-        parts.append(len(found.queued))
+        parts.append(len(runner.queued))
         slurm.run_tasks()
     assert parts == [2, 1, 1], "trials, one beyond the edge, another seed at the best"
-    (choice,) = found.tuned
-    assert (choice.multiplier, choice.trials, choice.edges) == (1.0, 3, [])
-    assert len(found.rows) == 4
+    (choice,) = tuned
+    assert (choice.settings[RATE], choice.trials, choice.edges) == (1.0, 3, [])
+    assert len(runner.gather()) == 4
 
 
 def test_waiting_ends_when_nothing_is_queued_and_says_what_failed(slurm, tmp_path):
@@ -116,16 +116,16 @@ def test_waiting_ends_when_nothing_is_queued_and_says_what_failed(slurm, tmp_pat
 
     worker = threading.Thread(target=run_when_submitted, daemon=True)
     worker.start()
-    found = run_sweep(tmp_path / "sweep", CELLS, cluster=cluster(wait=True, poll_seconds=0.05))
+    found = run_sweep(tmp_path / "sweep", CELLS, wait=True, poll_seconds=0.05)
     worker.join()
     assert not found.queued
-    assert len(found.rows) == 3
-    assert "not finished after" in found.failures[0].reason
+    assert len(found.gather()) == 3
+    assert "not finished after" in found.failures["adana-s1"]
 
 
 def test_an_array_larger_than_slurm_takes_becomes_several(slurm, tmp_path, monkeypatch):
     monkeypatch.setattr(arrays, "LARGEST_ARRAY", 3)
-    found = run_sweep(tmp_path / "sweep", CELLS, cluster=cluster())
+    found = run_sweep(tmp_path / "sweep", CELLS)
     assert len(found.queued) == 4
     assert len(list((tmp_path / "sweep" / "slurm").glob("*.sh"))) == 2
 
@@ -133,9 +133,8 @@ def test_an_array_larger_than_slurm_takes_becomes_several(slurm, tmp_path, monke
 def test_ranks_are_slurms_to_start(slurm, tmp_path):
     cells = expand({"seed": [0]}, {"nproc": 2})
     with pytest.raises(UserError, match="--nproc 2: under SLURM the ranks are started by srun"):
-        run_sweep(tmp_path / "sweep", cells, cluster=cluster())
-    two = Cluster(resources=Resources(gpus=2), command=("danalab",))
-    run_sweep(tmp_path / "sweep", CELLS[:1], cluster=two)
+        run_sweep(tmp_path / "sweep", cells)
+    run_sweep(tmp_path / "sweep", CELLS[:1], gpus=2)
     assert "--distributed-backend=ddp" in next((tmp_path / "sweep" / "slurm").glob("*.sh")).read_text()
 
 
@@ -158,12 +157,11 @@ def test_a_dry_run_writes_the_script_and_submits_nothing(slurm, fixed, tmp_path,
 def test_real_runs_are_made_by_an_array(slurm, fixed, tmp_path, capsys):
     cells = expand({"opt": ["adamw", "adana"]}, fixed)
     folder = tmp_path / "sweep"
-    real = Cluster(resources=Resources(gpus=0, cpus=1))
-    run_sweep(folder, cells, cluster=real)
+    run_sweep(folder, cells, command=COMMAND)
     assert slurm.run_tasks() == [0, 0]
-    found = run_sweep(folder, cells, cluster=real)
-    calm = run_all(cells, tmp_path / "calm")
-    assert [row["final_loss"] for row in found.rows] == [row["final_loss"] for row in calm.rows]
+    found = run_sweep(folder, cells, command=COMMAND)
+    calm, _ = run_all(cells, tmp_path / "calm")
+    assert [row["final_loss"] for row in found.gather()] == [row["final_loss"] for row in calm]
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"runs": 3, "sbatch": null}'])
@@ -171,4 +169,4 @@ def test_a_record_of_another_form_is_refused_by_name(tmp_path, content):
     (tmp_path / "slurm").mkdir()
     (tmp_path / "slurm" / "x.json").write_text(content)
     with pytest.raises(UserError, match=r"slurm/x\.json: malformed"):
-        SlurmRunner(tmp_path, cluster()).write_scripts(CELLS)
+        cluster(tmp_path).write_scripts(CELLS)

@@ -119,7 +119,7 @@ def test_intervals_of_saved_compute_cover_the_truth_in_nine_of_ten_planted_ladde
     for trial in range(LADDERS):
         rng = np.random.default_rng(trial)
         rows = tuned_rows(rng, "adamw", 1.0, noise) + tuned_rows(rng, "adana", 0.6, noise)
-        found = analyse(rows, n_bootstrap=30, predict=())
+        found = analyse(rows, n_bootstrap=30)
         for each in found.saved["adana"].values():
             covered, counted = covered + (0.4 in each.interval), counted + 1
         by_laws += 0.4 in found.gains["adana"].interval

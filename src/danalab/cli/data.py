@@ -50,7 +50,7 @@ class PrepareFlags(JsonFlags):
     language: tuple[str, ...] = setting(
         (),
         "Settings of the source synthetic, KEY=VALUE: words, zipf, levels, level_exponent, answers, "
-        "noise, questions, copies, distances, document_tokens, seed; see docs/data.md.",
+        "questions, document_tokens, seed; see docs/data.md.",
     )
     val_input: tuple[PathText, ...] = setting(
         (), "Validation files of your own; without them a share of the documents is taken."

@@ -8,7 +8,7 @@ from typing import Any
 
 from danalab.cli._shared.flags import Answer
 from danalab.errors import UserError
-from danalab.train.config.fields import JsonFlags, PathText, Positional, flag, setting
+from danalab.train.config.fields import Count, JsonFlags, PathText, Positional, flag, setting
 
 DEFAULT_PROBLEMS = 200
 """Problems of each task, where --limit isn't given: generated tasks have no end."""
@@ -29,9 +29,9 @@ class Flags(JsonFlags):
         "Let the run answer the test problems of tasks as a chat, instead of a split: NAME or "
         "NAME:KEY=VALUE,..., or FILE.jsonl.",
     )
-    samples: int = setting(1, "tasks: answers to each problem, for pass@k; needs a temperature.")
+    samples: Count = setting(1, "tasks: answers to each problem, for pass@k; needs a temperature.")
     temperature: float = setting(0.0, "tasks: temperature of the answers; 0 takes the most likely token.")
-    max_tokens: int = setting(256, "tasks: limit on an answer.")
+    max_tokens: Count = setting(256, "tasks: limit on an answer.")
     reward: PathText | None = setting(
         None,
         "tasks: reward of all answers: exact, number, choice, code, or FILE.py:NAME; default that "
@@ -60,7 +60,7 @@ class Flags(JsonFlags):
         "lm-eval: ask in the format of conversations, ours or an imported run's own; default yes "
         "for runs of mid, sft and rl.",
     )
-    limit: int | None = setting(
+    limit: Count | None = setting(
         None, "tasks, core, lm-eval: only so many problems of each task; default for --tasks 200, else all."
     )
 
@@ -143,11 +143,11 @@ def _on_tasks(flags: Flags) -> tuple[Any, list[str]]:
             f"{task.length:.1f} tokens an answer{notes})"
         )
         for each in task.examples[: flags.show]:
-            asked, answered, reference = (
-                " ".join(text.split()) for text in (each.question, each.answer, each.reference)
+            question, said, reference = (
+                " ".join(each[name].split()) for name in ("question", "answer", "reference")
             )
-            lines += [f"    Q {asked}", f"    A {answered}"]
-            lines.append(f"      reward {each.rewards[0]:g}, reference {reference}")
+            lines += [f"    Q {question}", f"    A {said}"]
+            lines.append(f"      reward {each['rewards'][0]:g}, reference {reference}")
     if len(result.tasks) > 1:
         lines.append(f"  {'mean, centred':<16} {result.mean}")
     return result, lines
@@ -164,7 +164,7 @@ def _on_core(flags: Flags) -> tuple[Any, list[str]]:
     result = evaluate_core(
         flags.run, flags.core, limit=flags.limit, step=flags.step, device=flags.device, report=report
     )
-    return result, [f"{flags.run}, step {result.step}: CORE {result.core} over {len(result.tasks)} tasks"]
+    return result, [f"{flags.run}, step {result.step}: CORE {result.mean} over {len(result.tasks)} tasks"]
 
 
 def _on_harness(flags: Flags) -> tuple[Any, list[str]]:

@@ -30,7 +30,7 @@ class Flags(SweepFlags):
 
 def run(flags: Flags) -> Answer:
     """Run a ladder: the search for the best settings at every size, then more seeds; start it again to continue."""
-    from danalab.cli._shared.run_tables import print_open_ends, show_plan, show_rows, with_costs
+    from danalab.cli._shared.run_tables import open_ends, show_plan, show_rows, with_costs
     from danalab.experiments.formats import as_text
     from danalab.experiments.ladder import run_ladder
     from danalab.experiments.plan import read_plan
@@ -59,27 +59,26 @@ def run(flags: Flags) -> Answer:
             planned, more = list(trials.values()), "these are the trials; runs with other seeds follow"
         return show_plan(flags, runner, [cell for _, cell in planned], [name for name, _ in planned], more)
     with stopping_on_sigterm():
-        found = run_ladder(plan, runner)
-    facts = {
-        "folder": str(folder),
-        "rows": with_costs(found.rows, flags.dollars_per_hour),
-        "tuned": [vars(each) for each in found.tuned],
-        "untuned": found.untuned,
-        "queued": found.queued,
-        "failures": [vars(each) for each in found.failures],
-    }
+        tuned, untuned = run_ladder(plan, runner)
+    rows = runner.gather()
     lines = []
-    for each in found.tuned:
+    for each in tuned:
         settings = " ".join(f"{key}={value}" for key, value in each.settings.items())
         lines.append(
             [each.opt, each.rung, settings, ", ".join(each.edges), str(each.trials), f"{each.loss:.4f}"]
         )
     headings = ["optimizer", "rung", "best settings", "at an edge", "trials", "loss"]
-    print_open_ends(found)
-    for words in found.untuned:
+    facts = {
+        "folder": str(folder),
+        "rows": with_costs(rows, flags.dollars_per_hour),
+        "tuned": [vars(each) for each in tuned],
+        "untuned": untuned,
+        **open_ends(runner),
+    }
+    for words in untuned:
         print(f"no further seeds: every trial of {words} failed", file=sys.stderr)
-    print(f"{len(found.rows)} runs in {folder}", file=sys.stderr)
-    return Answer(facts, [as_text(headings, lines, left=3)] if lines else [], 1 if found.failures else 0)
+    print(f"{len(rows)} runs in {folder}", file=sys.stderr)
+    return Answer(facts, [as_text(headings, lines, left=3)] if lines else [], 1 if runner.failures else 0)
 
 
 def _chosen(flags: Flags, plan: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from danalab.cli._shared.flags import Answer
 from danalab.errors import UserError
-from danalab.train.config.fields import JsonFlags, Natural, Positional, Positive, setting
+from danalab.train.config.fields import JsonFlags, Natural, Positional, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +26,8 @@ class Flags(JsonFlags):
         "horizons.",
     )
     joint: bool = setting(True, "One E for all optimizers; otherwise each law has its own.")
-    convention: Literal["exact", "model", "6nd", "6nd-total"] = setting(
-        "exact", "Convention of counting compute."
-    )
-    predict: tuple[Positive, ...] = setting(
-        (),
-        "Sizes for which to predict learning rates [parameters without embeddings]; default 2, 4, "
-        "10 x the largest.",
+    convention: Literal["exact", "model"] = setting(
+        "exact", "Compute of the model, or with the optimizer's own matrix products (exact)."
     )
     bootstrap: Natural = setting(200, "Ladders drawn again for the intervals of the laws.")
     seed: int = setting(0, "Seed of these draws.")
@@ -54,7 +49,7 @@ def run(flags: Flags) -> Answer:
     from danalab.experiments.rows import read_ladder
 
     folder = flags.ladder if flags.ladder.is_dir() else flags.ladder.parent
-    names = ("baseline", "law", "convention", "joint", "predict", "seed")
+    names = ("baseline", "law", "convention", "joint", "seed")
     settings = {name: getattr(flags, name) for name in names}
     found = analyse(read_ladder(flags.ladder), n_bootstrap=flags.bootstrap, **settings)
     if flags.rules is not None:

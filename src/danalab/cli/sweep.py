@@ -57,8 +57,7 @@ def run(flags: Flags) -> Answer:
                 runner.train(cells, "sweep")
         except Queued:
             pass
-        outcome = runner.outcome()
-    return show_rows(flags, flags.out, outcome.rows, outcome)
+    return show_rows(flags, flags.out, runner.gather(), runner)
 
 
 VERBS = {"sweep": (Flags, run)}

@@ -13,34 +13,13 @@ import numpy as np
 from danalab.errors import UserError, nearest
 from danalab.experiments.horizon import HorizonAnalysis, analyse_horizons
 from danalab.experiments.loss_laws import LossLaw, LossPoints, fit_joint_laws
-from danalab.experiments.rate_laws import (
-    LEAST_SIZES,
-    LRLaw,
-    SharedCurvature,
-    fit_lr_law,
-    fit_shared_curvature,
-)
+from danalab.experiments.rate_laws import LEAST_SIZES, LRLaw, fit_lr_law
 from danalab.experiments.rows import Row, is_usable, validation_points
 from danalab.experiments.saving import Gain, Saved, Shifts, compute_gain, compute_saved, interpolated_saving
-from danalab.experiments.statistics import Interval
 from danalab.experiments.tuning import Redraw, Trials, Tuned, are_same_runs, flops_of, tune
 from danalab.files import finite
 from danalab.models.architectures import architecture
 from danalab.train.config.rules import DecayRule, RateRule, Rules, SizeRule
-
-PREDICTED = (2.0, 4.0, 10.0)
-"""Default sizes for predicted learning rates, as multiples of the largest one measured."""
-
-
-@dataclass(frozen=True)
-class PredictedRate:
-    """The learning rate of a size by an optimizer's law."""
-
-    non_emb_params: float
-    lr: float
-    interval: Interval | None
-    extrapolated: bool
-    """The size is outside of those measured."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +32,6 @@ class Analysis:
     """Every run, finished or not."""
     tuned: list[Tuned]
     lr_laws: dict[str, LRLaw] = field(default_factory=dict)
-    predicted_rates: dict[str, list[PredictedRate]] = field(default_factory=dict)
-    curvatures: dict[str, SharedCurvature] = field(default_factory=dict)
     loss_laws: dict[str, LossLaw] = field(default_factory=dict)
     saved: dict[str, dict[int, Saved]] = field(default_factory=dict)
     """Optimizer -> parameters -> compute saved against the baseline of that size; the baseline against itself shows
@@ -105,7 +82,6 @@ class Analysis:
                 **{name: getattr(law, name) for name in ("a", "b", "d")},
                 "sizes": law.n_sizes,
                 "trials": law.n_trials,
-                "predicted": [asdict(each) for each in self.predicted_rates.get(opt, [])],
             }
             for opt, law in self.lr_laws.items()
         }
@@ -128,8 +104,7 @@ class Analysis:
                 "gains": {opt: asdict(gain) for opt, gain in self.gains.items()},
                 "lr_laws": lr_laws,
                 "loss_laws": loss_laws,
-                "curvatures": {opt: asdict(each) for opt, each in self.curvatures.items()},
-                "horizon": None if self.horizon is None else self.horizon.as_dict(),
+                "horizon": None if self.horizon is None else asdict(self.horizon),
                 "excluded": [row["name"] for row in self.failed],
                 "notes": self.notes,
             }
@@ -151,7 +126,6 @@ def analyse(
     law: str | None = None,
     convention: str = "exact",
     joint: bool = True,
-    predict: Sequence[float] = (),
     n_bootstrap: int = 200,
     seed: int = 0,
 ) -> Analysis:
@@ -162,10 +136,8 @@ def analyse(
         baseline: optimizer that the others are compared with; None: adamw, or the first one that finished.
         law: kind of the loss law, saturated, broken or chinchilla; None: saturated, or chinchilla where several sizes
             have several horizons, which no law of compute alone describes.
-        convention: of compute; see `danalab.experiments.tuning.Convention`.
+        convention: of compute: model, or exact, with the optimizer's own matrix products.
         joint: one E for all optimizers; otherwise each law has its own.
-        predict: sizes [parameters without embeddings] for which to predict learning rates; default: multiples of
-            the largest.
         n_bootstrap: ladders drawn again for the intervals.
     """
     usable = [row for row in rows if is_usable(row)]
@@ -179,12 +151,8 @@ def analyse(
     found = Analysis(base, convention, rows, tune(rows, convention))
     found.notes.extend(_notes(found))
     for opt in found.opts:
-        trials = [_losses_by_rate(each) for each in found.at(opt)]
-        with contextlib.suppress(UserError):  # one or two rates at a size give no curvature
-            found.curvatures[opt] = fit_shared_curvature(trials)
         with found.noting(f"learning-rate law of {opt}"):
             found.lr_laws[opt] = _rate_law(found, opt, n_bootstrap, seed)
-            found.predicted_rates[opt] = _predictions(found, opt, predict)
     redraws = {opt: Redraw([Trials.of(each) for each in found.at(opt)]) for opt in found.opts}
     horizon = analyse_horizons(found.tuned, redraws, base, n_bootstrap=n_bootstrap, seed=seed)
     if horizon is not None:
@@ -229,11 +197,6 @@ def _notes(found: Analysis) -> list[str]:
     return notes
 
 
-def _losses_by_rate(tuned: Tuned) -> tuple[list[float], list[float]]:
-    """(learning rates, final losses) of the trials around a tuned run."""
-    return [row["lr"] for row in tuned.rate_trials], [row["final_loss"] for row in tuned.rate_trials]
-
-
 def _rate_law(found: Analysis, opt: str, n_bootstrap: int, seed: int) -> LRLaw:
     """The law of an optimizer's learning rate, over the trials of all sizes."""
     # One rate at a size does not determine the best one.
@@ -245,20 +208,6 @@ def _rate_law(found: Analysis, opt: str, n_bootstrap: int, seed: int) -> LRLaw:
     if law.n_sizes <= LEAST_SIZES:
         found.notes.append(f"learning-rate law of {opt}: {law.n_sizes} sizes give no interval; it needs 4")
     return law
-
-
-def _predictions(found: Analysis, opt: str, sizes: Sequence[float]) -> list[PredictedRate]:
-    """Learning rates by an optimizer's law at these sizes, or at multiples of the largest one measured."""
-    law, measured = found.lr_laws[opt], [each.non_emb_params for each in found.at(opt)]
-    return [
-        PredictedRate(
-            size,
-            float(law(size)),
-            law.interval(size) if law.samples else None,
-            not min(measured) <= size <= max(measured),
-        )
-        for size in sizes or [factor * max(measured) for factor in PREDICTED]
-    ]
 
 
 def _loss_laws(
@@ -333,7 +282,7 @@ def curves_of(tuned: Tuned, convention: str) -> tuple[list[np.ndarray], list[np.
 def _compute_at(row: Row, point: Mapping[str, Any], convention: str) -> float:
     """Compute of a run up to a point of its curve; every step has an equal part of the optimizer's own products."""
     model, steps = point.get("flops"), row["settings"].get("iterations")
-    if model is None or convention not in ("exact", "model"):
+    if model is None:
         return flops_of(row, point["tokens"], convention)
     share = point["step"] / steps if steps and "step" in point else point["tokens"] / row["tokens"]
     return model + (share * (row.get("optimizer_flops") or 0.0) if convention == "exact" else 0.0)

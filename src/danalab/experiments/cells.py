@@ -8,9 +8,8 @@ runs:  [{opt: adamw, heads: 4, seed: 0}]                          # and these
 import hashlib
 import itertools
 import json
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from pathlib import Path, PurePath
@@ -67,44 +66,39 @@ class Cell:
             raise UserError(f"run {self.name}: a setting has the wrong type: {error}") from error
 
 
-_OUTSIDE = r"(?![^(]*\))"
-"""What follows outside of brackets: commas and spaces in follow(8, 60, 1, 8) are part of a value."""
-
-
 def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, list[Any]]:
     """`["opt=adamw,adana", "heads=2,3"]` as a mapping of fields to values."""
-    assigned: dict[str, list[Any]] = {}
-    for word in _one_each(words):
-        key, equals, values = word.partition("=")
+    assigned = _assigned(words, what).items()
+    return {
+        key: [typed_value(key, each) for each in text.split(",") if each.strip()] for key, text in assigned
+    }
+
+
+def parse_fixed(words: Sequence[str]) -> dict[str, Any]:
+    """`["seq-len=256", "data=a:0.7,b:0.3"]` as a mapping of fields to one value each; commas are part of a value."""
+    fixed = {}
+    for key, text in _assigned(words, "--fixed").items():
+        if not text.strip():
+            raise UserError(f"--fixed {key}=: no value for {flag(key)}")
+        is_list = any(get_origin(kind) is tuple for kind in _kinds(key))
+        fixed[key] = (
+            [typed_value(key, each) for each in text.split(",")] if is_list else typed_value(key, text)
+        )
+    return fixed
+
+
+def _assigned(words: Sequence[str], what: str) -> dict[str, str]:
+    """KEY=TEXT as fields and their text, each once."""
+    assigned: dict[str, str] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
         key = key.strip().lstrip("-").replace("-", "_")
         if not equals or not key:
             raise UserError(f"{what} {word}: KEY=VALUE,VALUE,... is expected")
         if key in assigned:
             raise UserError(f"{what} {word}: {flag(key)} appears twice")
-        parts = re.split(f",{_OUTSIDE}", values)
-        assigned[key] = [typed_value(key, value) for value in parts if value.strip()]
+        assigned[key] = text
     return assigned
-
-
-def parse_fixed(words: Sequence[str]) -> dict[str, Any]:
-    """`["seq-len=256", "data=a:0.7,b:0.3"]` as a mapping of fields to one value each; commas are part of a value."""
-    fixed: dict[str, Any] = {}
-    for word in _one_each(words):
-        ((key, values),) = parse_assignments([word], "--fixed").items()
-        if not values:
-            raise UserError(f"--fixed {word}: no value for {flag(key)}")
-        if key in fixed:
-            raise UserError(f"--fixed {word}: {flag(key)} appears twice")
-        is_list = any(get_origin(kind) is tuple for kind in _kinds(key))
-        fixed[key] = values if is_list else typed_value(key, word.partition("=")[2])
-    return fixed
-
-
-def _one_each(words: Sequence[str]) -> Iterator[str]:
-    """The words with one assignment each: "opt=adamw seed=0,1" in quotes is two, "data=my file.txt" is one."""
-    for word in words:
-        parts = [part for part in re.split(rf"\s+{_OUTSIDE}", word) if part]
-        yield from parts if parts and all("=" in part for part in parts) else (word,)
 
 
 def typed_value(key: str, value: Any) -> Any:

@@ -210,11 +210,11 @@ def horizon_loss_figure(found: Analysis) -> Figure | None:
     horizon = found.horizon
     if horizon is None:
         return None
-    sizes = sorted({each.params for each in horizon.points})
+    sizes = sorted({each.params for each in found.tuned})
     figure, places = drawing.panels(len(sizes), each=(3.6, 3.3))
     for axes, params in zip(places, sizes, strict=True):
         for opt in found.opts:
-            mine = [each for each in horizon.points if (each.opt, each.params) == (opt, params)]
+            mine = [each for each in found.at(opt) if each.params == params]
             drawing.group(axes, opt, [(each.horizon, each.losses) for each in mine], opt)
             law = horizon.law
             if law is not None and opt in law.slopes and params in law.floors and len(mine) > 1:
@@ -228,7 +228,7 @@ def horizon_loss_figure(found: Analysis) -> Figure | None:
         drawing.plain(axes.yaxis)
         if drawing.is_leftmost(axes):
             axes.set_ylabel("final " + drawing.LOSS)
-    alone = any(len(each.losses) == 1 for each in horizon.points)
+    alone = any(len(each.runs) == 1 for each in found.tuned)
     drawing.legend(figure, unknown="one seed" if alone else "")
     return figure
 

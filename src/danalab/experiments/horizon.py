@@ -19,47 +19,26 @@ p = 1 is a gain that does not change with the horizon, p > 1 one that grows.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from statistics import fmean, median
-from typing import Any
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 
 from danalab.errors import UserError, import_extra
-from danalab.experiments.budget import TuningBudget, budget_of
 from danalab.experiments.formats import NOT_KNOWN, Table, span, yes_or_no
-from danalab.experiments.paired import PairedTest, paired_runs, paired_tests, tests_table
+from danalab.experiments.paired import PairedTest, paired_tests
 from danalab.experiments.statistics import Interval, log_interval
-from danalab.experiments.tuning import Redraw, Tuned, horizon_of
+from danalab.experiments.tuning import Redraw, Tuned
 
 LEAST_HORIZONS = 3
 """Horizons of the baseline at one size at least: its curve has three coefficients."""
+REFERENCES = (1.0, 1.15, 1.2)
+"""Exponents to compare with: no growth, and the two ends of what arXiv 2609.04577 reports for ADana."""
 _BOUND = 100  # token multipliers beyond it are given as bounds: their digits are those of one processor
-_SHARES = (
-    0.3,
-    0.6,
-    0.8,
-    0.9,
-    0.95,
-    0.98,
-    0.995,
-)  # starting values of F, as shares of the least loss of the size
-
-
-@dataclass(frozen=True)
-class HorizonPoint:
-    """The tuned runs of an optimizer on a rung."""
-
-    opt: str
-    params: int
-    horizon: float
-    losses: tuple[float, ...]
-    """Final losses, one per seed [nats/token]."""
-
-    @property
-    def log_loss(self) -> float:
-        """Mean of the logarithm of the loss over seeds."""
-        return float(np.log(self.losses).mean())
+_SHARES = (0.3, 0.6, 0.8, 0.9, 0.95, 0.98, 0.995)
+"""Starting values of F, as shares of the least loss of the size."""
+Place = tuple[str, int, float]
+"""Optimizer, parameters, horizon."""
 
 
 @dataclass(frozen=True)
@@ -107,24 +86,31 @@ class HorizonLaw:
 
 
 def fit_horizon_law(
-    points: Sequence[HorizonPoint], baseline: str, start: HorizonLaw | None = None
+    places: Sequence[Place],
+    log_losses: np.ndarray,
+    seeds: Sequence[int],
+    baseline: str,
+    start: HorizonLaw | None = None,
 ) -> HorizonLaw:
-    """Fit the law by least squares of log losses, weighted by the number of seeds; from `start`, or a grid of F.
+    """Fit the law to the mean log loss at each place by least squares; from `start`, or a grid of F.
 
-    UserError: too few horizons of the baseline, or of a contender.
+    Places weigh by their number of `seeds`. UserError: too few horizons of the baseline, or of a contender.
     """
-    sizes = sorted({point.params for point in points})
-    opts = [baseline, *dict.fromkeys(point.opt for point in points if point.opt != baseline)]
-    _check(points, baseline, sizes, opts)
-    row = {params: i for i, params in enumerate(sizes)}
-    column = {opt: i for i, opt in enumerate(opts)}
-    size = np.array([row[point.params] for point in points])
-    opt = np.array([column[point.opt] for point in points])
-    logs = np.log([point.horizon for point in points])
+    sizes = sorted({params for _, params, _ in places})
+    opts = [baseline, *dict.fromkeys(opt for opt, _, _ in places if opt != baseline)]
+    counts = Counter((opt, params) for opt, params, _ in set(places))
+    horizons = {opt: max(counts[opt, params] for params in sizes) for opt in opts}
+    if horizons[baseline] < LEAST_HORIZONS:
+        raise UserError(
+            f"the law needs {LEAST_HORIZONS} horizons of {baseline} at one size, not {horizons[baseline]}"
+        )
+    if lacking := [opt for opt in opts if horizons[opt] < 2]:
+        raise UserError(f"{', '.join(lacking)}: an exponent needs two horizons at one size")
+    size = np.array([sizes.index(params) for _, params, _ in places])
+    opt = np.array([opts.index(name) for name, _, _ in places])
+    logs = np.log([horizon for _, _, horizon in places])
     centre = float(logs.mean())
-    x = logs - centre
-    y = np.array([point.log_loss for point in points])
-    weight = np.sqrt([len(point.losses) for point in points])
+    x, y, weight = logs - centre, log_losses, np.sqrt(seeds)
     floor = np.array([np.exp(y[size == i].min()) for i in range(len(sizes))])
     n_sizes, n_opts = len(sizes), len(opts)
     # Columns of the parameters: shares (logit), levels, slopes, gaps of the contenders.
@@ -132,13 +118,18 @@ def fit_horizon_law(
     is_opt = (opt[:, None] == np.arange(n_opts)).astype(float)
     linear = np.hstack([is_size, -x[:, None] * is_opt, -is_opt[:, 1:]])
 
-    def parts(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        share = 1 / (1 + np.exp(-theta[:n_sizes]))
-        return (floor * share)[size], np.exp(np.clip(linear @ theta[n_sizes:], -60, 60))
+    def parts(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        share = 1 / (1 + np.exp(-theta[:n_sizes]))[size]
+        return share, floor[size] * share, np.exp(np.clip(linear @ theta[n_sizes:], -60, 60))
 
     def residuals(theta: np.ndarray) -> np.ndarray:
-        F, excess = parts(theta)
+        _, F, excess = parts(theta)
         return (np.log(F + excess) - y) * weight
+
+    def jacobian(theta: np.ndarray) -> np.ndarray:
+        share, F, excess = parts(theta)
+        slopes = np.hstack([is_size * (F * (1 - share))[:, None], linear * excess[:, None]])
+        return slopes * (weight / (F + excess))[:, None]
 
     def started(share: float) -> np.ndarray:
         excess = np.log(np.exp(y) - share * floor[size])
@@ -151,7 +142,7 @@ def fit_horizon_law(
         else [_theta(start, sizes, opts, floor, centre)]
     )
     least_squares = import_extra("scipy.optimize", "the law of the horizon").least_squares
-    fits = [least_squares(residuals, theta, method="trf", max_nfev=400) for theta in starts]
+    fits = [least_squares(residuals, theta, jacobian, max_nfev=400) for theta in starts]
     best = min(fits, key=lambda fit: fit.cost)
     F = floor / (1 + np.exp(-best.x[:n_sizes]))
     levels, slopes, gaps = np.split(best.x[n_sizes:], [n_sizes, n_sizes + n_opts])
@@ -159,20 +150,6 @@ def fit_horizon_law(
     slope, gap = (dict(zip(opts, values, strict=True)) for values in (slopes.tolist(), [0.0, *gaps.tolist()]))
     rms = math.sqrt(2 * float(best.cost) / float(np.sum(weight**2)))
     return HorizonLaw(baseline, at_size, level, slope, gap, math.exp(centre), rms)
-
-
-def _check(points: Sequence[HorizonPoint], baseline: str, sizes: Sequence[int], opts: Sequence[str]) -> None:
-    rungs = {(point.opt, point.params, point.horizon) for point in points}
-    horizons = {
-        opt: max(sum(rung[:2] == (opt, params) for rung in rungs) for params in sizes) for opt in opts
-    }
-    if horizons[baseline] < LEAST_HORIZONS:
-        raise UserError(
-            f"the law needs {LEAST_HORIZONS} horizons of {baseline} at one size, not {horizons[baseline]}"
-        )
-    lacking = [opt for opt in opts if horizons[opt] < 2]
-    if lacking:
-        raise UserError(f"{', '.join(lacking)}: an exponent needs two horizons at one size")
 
 
 def _theta(
@@ -192,10 +169,6 @@ def _theta(
     )
 
 
-REFERENCES = (1.0, 1.15, 1.2)
-"""Exponents to compare with: no growth, and the two ends of what arXiv 2609.04577 reports for ADana."""
-
-
 @dataclass(frozen=True)
 class Exponent:
     """The equivalent-overtraining exponent of an optimizer against the baseline."""
@@ -212,6 +185,10 @@ class Multiplier:
     opt: str
     params: int
     horizon: float
+    loss: float
+    """Mean over seeds [nats/token]."""
+    baseline_loss: float
+    seeds: int
     value: float
     interval: Interval | None
     extrapolated: bool
@@ -223,30 +200,11 @@ class HorizonAnalysis:
     """The results of a ladder with several horizons."""
 
     baseline: str
-    points: list[HorizonPoint]
-    budgets: list[TuningBudget]
+    tests: list[PairedTest]
     law: HorizonLaw | None = None
     exponents: dict[str, Exponent] = field(default_factory=dict)
     multipliers: list[Multiplier] = field(default_factory=list)
-    tests: list[PairedTest] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    @property
-    def equal_budgets(self) -> bool:
-        """Whether every optimizer had as many trials on as many dials as every other, on each rung."""
-        rungs = {(each.params, each.horizon) for each in self.budgets}
-        return len(rungs) == len(
-            {(each.params, each.horizon, each.trials, len(each.dials)) for each in self.budgets}
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything but points, for JSON."""
-        budgets = [{**asdict(each), "edges": each.edges} for each in self.budgets]
-        own = asdict(replace(self, points=[], budgets=[])) | {
-            "equal_budgets": self.equal_budgets,
-            "budgets": budgets,
-        }
-        return {name: value for name, value in own.items() if name != "points"}
 
 
 def analyse_horizons(
@@ -262,171 +220,87 @@ def analyse_horizons(
     None where no size has several horizons.
     """
     several = Counter((each.opt, each.params) for each in tuned)
-    if not any(count > 1 for count in several.values()):
+    if max(several.values()) < 2:
         return None
-    horizons = {id(each): horizon_of(each.runs[0]) for each in tuned}
-    points = []
-    for each in tuned:
-        points.append(HorizonPoint(each.opt, each.params, horizons[id(each)], tuple(map(float, each.losses))))
-    budgets = [budget_of(each, horizons[id(each)]) for each in tuned]
-    analysis = HorizonAnalysis(baseline, points, budgets, tests=paired_tests(paired_runs(tuned, baseline)))
-    rungs = {(each.params, each.horizon) for each in points if each.opt == baseline}
-    kept = [i for i, each in enumerate(points) if (each.params, each.horizon) in rungs]
-    lone = {each.opt for each in points} - {
-        points[i].opt for i in kept if several[points[i].opt, points[i].params] > 1
+    analysis = HorizonAnalysis(baseline, paired_tests(tuned, baseline))
+    rungs = {(each.params, each.horizon) for each in tuned if each.opt == baseline}
+    shared = [(each.params, each.horizon) in rungs for each in tuned]
+    fit = {
+        each.opt
+        for each, kept in zip(tuned, shared, strict=True)
+        if kept and several[each.opt, each.params] > 1
     }
-    if lone:
+    if lone := sorted({each.opt for each in tuned} - fit):
         analysis.notes.append(
-            f"{', '.join(sorted(lone))}: fewer than two horizons beside {baseline}'s; in no exponent"
+            f"{', '.join(lone)}: fewer than two horizons beside {baseline}'s; in no exponent"
         )
-    kept = [i for i in kept if points[i].opt not in lone]
+    kept = [i for i, each in enumerate(tuned) if shared[i] and each.opt in fit]
+    points = [tuned[i] for i in kept]
+    places = [(each.opt, each.params, each.horizon) for each in points]
+    logs = np.array([float(np.log(each.losses).mean()) for each in points])
+    seeds = [len(each.runs) for each in points]
     try:
-        law = fit_horizon_law([points[i] for i in kept], baseline)
+        law = fit_horizon_law(places, logs, seeds, baseline)
     except UserError as error:
         analysis.notes.append(f"exponents: {error}")
         return analysis
-    draws = _redrawn(points, kept, redraws, law, n_bootstrap, seed)
-    return _with_law(analysis, law, [points[i] for i in kept], draws)
-
-
-@dataclass(frozen=True)
-class _Draws:
-    laws: list[HorizonLaw]
-    points: list[list[HorizonPoint]]
-    freedom: Mapping[str, float]  # optimizer -> degrees of freedom of its noise between seeds; 0: not known
-
-
-def _with_law(
-    analysis: HorizonAnalysis, law: HorizonLaw, points: Sequence[HorizonPoint], draws: _Draws
-) -> HorizonAnalysis:
-    baseline = analysis.baseline
-    exponents = {}
-    for opt in [opt for opt in law.slopes if opt != baseline]:
-        value, drawn = law.exponent(opt), [each.exponent(opt) for each in draws.laws]
-        exponents[opt] = Exponent(value, _interval(value, drawn, draws, opt, baseline))
-    base = {(each.params, each.horizon): i for i, each in enumerate(points) if each.opt == baseline}
-    longest = {params: max(f for p, f in base if p == params) for params, _ in base}
-    multipliers = []
-    for i, each in enumerate(points):
-        if each.opt == baseline:
-            continue
-        j = base[each.params, each.horizon]
-
-        def of(law: HorizonLaw, points: Sequence[HorizonPoint], i: int = i, j: int = j) -> float:
-            losses = [math.exp(points[k].log_loss) for k in (j, i)]
-            return math.exp(law.log_multiplier_of(points[i].params, *losses))
-
-        value = of(law, points)
-        drawn = [of(*pair) for pair in zip(draws.laws, draws.points, strict=True)]
-        interval = _interval(value, drawn, draws, each.opt, baseline)
-        beyond = value * each.horizon > longest[each.params]
-        multipliers.append(Multiplier(each.opt, each.params, each.horizon, value, interval, beyond))
-    return replace(analysis, law=law, exponents=exponents, multipliers=multipliers)
-
-
-def _interval(value: float, drawn: Sequence[float], draws: _Draws, *opts: str) -> Interval | None:
-    """Student's on the logarithm; None where the noise between an optimizer's seeds is not known."""
-    freedom = [draws.freedom[opt] for opt in opts]
-    return log_interval(value, drawn, sum(freedom) if all(freedom) else 0)
-
-
-def _redrawn(
-    points: Sequence[HorizonPoint],
-    kept: Sequence[int],
-    redraws: Mapping[str, Redraw],
-    law: HorizonLaw,
-    n: int,
-    seed: int,
-) -> _Draws:
-    """Laws of the `kept` points of ladders that are drawn again."""
-    rng = np.random.default_rng(seed)
     freedom = {opt: redraws[opt].freedom for opt in law.slopes}
-    laws, drawn = [], []
-    every = n if any(freedom.values()) else 0
-    shifts = {opt: redraw.shifts(rng, every) for opt, redraw in redraws.items()}
-    for i in range(every):
-        left = {opt: iter(own[i]) for opt, own in shifts.items()}
-        again = []
-        for place, each in enumerate(points):
-            moved = np.array([next(left[each.opt]) for _ in each.losses])
-            if place in kept:
-                again.append(replace(each, losses=tuple(each.losses * np.exp(moved))))
-        laws.append(fit_horizon_law(again, law.baseline, start=law))
-        drawn.append(again)
-    return _Draws(laws, drawn, freedom)
+    every, rng = n_bootstrap if any(freedom.values()) else 0, np.random.default_rng(seed)
+    shifts = np.zeros((every, len(tuned)))
+    for opt, redraw in redraws.items():
+        for i, place in enumerate(place for place, each in enumerate(tuned) if each.opt == opt):
+            shifts[:, place] = redraw.shift(i, rng, every).mean(axis=1)
+    drawn = [(fit_horizon_law(places, row, seeds, baseline, law), row) for row in logs + shifts[:, kept]]
+
+    def around(opt: str, value: float, values: Sequence[float]) -> Interval | None:
+        """Student's on the logarithm; None where the noise between an optimizer's seeds is not known."""
+        own = (freedom[opt], freedom[baseline])
+        return log_interval(value, values, sum(own) if all(own) else 0)
+
+    for opt in [opt for opt in law.slopes if opt != baseline]:
+        p = law.exponent(opt)
+        analysis.exponents[opt] = Exponent(p, around(opt, p, [each.exponent(opt) for each, _ in drawn]))
+    base = {place[1:]: i for i, place in enumerate(places) if place[0] == baseline}
+    for i, (opt, params, horizon) in enumerate(places):
+        if opt == baseline:
+            continue
+        j = base[params, horizon]
+        value, *values = (
+            math.exp(of.log_multiplier_of(params, math.exp(y[j]), math.exp(y[i])))
+            for of, y in [(law, logs), *drawn]
+        )
+        beyond = value * horizon > max(f for size, f in base if size == params)
+        own = (points[i].loss, points[j].loss, seeds[i], value, around(opt, value, values), beyond)
+        analysis.multipliers.append(Multiplier(opt, params, horizon, *own))
+    return replace(analysis, law=law)
 
 
 def exponent_table(horizon: HorizonAnalysis) -> Table:
     """A line for each contender: its exponent, and which references the interval contains."""
     lines = []
     for opt, each in horizon.exponents.items():
-        inside = [yes_or_no(each.interval and not each.interval.excludes(value)) for value in REFERENCES]
+        inside = [yes_or_no(each.interval and value in each.interval) for value in REFERENCES]
         lines.append([opt, f"{each.value:.3f}", span(each.interval, ".3f"), *inside])
     return ["optimizer", "p", "95% interval", *(f"{value:g} inside" for value in REFERENCES)], lines
 
 
 def multiplier_table(horizon: HorizonAnalysis) -> Table:
     """A line for each contender, size and horizon."""
-    losses = {(each.opt, each.params, each.horizon): each.losses for each in horizon.points}
-    lines = []
-    for each in sorted(horizon.multipliers, key=lambda each: (each.params, each.horizon, each.opt)):
-        mine, theirs = (losses[opt, each.params, each.horizon] for opt in (each.opt, horizon.baseline))
-        interval = each.interval
-        lines.append(
-            [
-                each.opt,
-                f"{each.params:,}",
-                f"{each.horizon:.3g}",
-                f"{fmean(mine):.4f}",
-                f"{fmean(theirs):.4f}",
-                times(each.value) + (" (extrapolated)" if each.extrapolated else ""),
-                NOT_KNOWN if interval is None else f"{times(interval.low)} to {times(interval.high)}",
-                str(len(mine)),
-            ]
-        )
-    base = horizon.baseline
-    return [
-        "optimizer",
-        "parameters",
-        "f",
-        "loss",
-        f"{base}'s loss",
-        "multiplier",
-        "95% interval",
-        "seeds",
-    ], lines
-
-
-def pair_table(horizon: HorizonAnalysis) -> Table:
-    """A line for each pair and size, at the longest horizon that both have."""
-    longest: dict[tuple[str, str, int], PairedTest] = {}
-    for test in sorted(horizon.tests, key=lambda test: test.horizon):
-        longest[test.first, test.second, test.params] = test
-    return tests_table(sorted(longest.values(), key=lambda test: test.params))
-
-
-def budget_table(horizon: HorizonAnalysis) -> Table:
-    """A line for each optimizer: trials on a rung, dials with their median gain, best values at an edge."""
-    lines = []
-    for opt in dict.fromkeys(each.opt for each in horizon.budgets):
-        mine = [each for each in horizon.budgets if each.opt == opt]
-        edges = [
-            f"f={each.horizon:.3g} {each.params:,}: {', '.join(each.edges)}" for each in mine if each.edges
+    lines = [
+        [
+            each.opt,
+            f"{each.params:,}",
+            f"{each.horizon:.3g}",
+            f"{each.loss:.4f}",
+            f"{each.baseline_loss:.4f}",
+            times(each.value) + (" (extrapolated)" if each.extrapolated else ""),
+            f"{times(each.interval.low)} to {times(each.interval.high)}" if each.interval else NOT_KNOWN,
+            str(each.seeds),
         ]
-        gains: dict[str, list[float]] = {}
-        for dial in (dial for each in mine for dial in each.dials):
-            gains.setdefault(dial.name, []).append(dial.gain)
-        lines.append(
-            [
-                opt,
-                _range([each.trials for each in mine]),
-                _range([each.seeds for each in mine]),
-                str(len(mine)),
-                ", ".join(f"{name} {median(values):.4f}" for name, values in gains.items()),
-                "; ".join(edges) or "none",
-            ]
-        )
-    return ["optimizer", "settings tried", "seeds", "rungs", "dials (gain, nats)", "best at an edge"], lines
+        for each in sorted(horizon.multipliers, key=lambda each: (each.params, each.horizon, each.opt))
+    ]
+    losses = ["loss", f"{horizon.baseline}'s loss"]
+    return ["optimizer", "parameters", "f", *losses, "multiplier", "95% interval", "seeds"], lines
 
 
 def times(value: float) -> str:
@@ -437,13 +311,29 @@ def times(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
-def budget_sentence(horizon: HorizonAnalysis) -> str:
-    """Whether budgets were equal, and how many best values lie at an edge."""
-    edges = sum(bool(each.edges) for each in horizon.budgets)
-    words = "Every optimizer had the same number of trials on the same number of dials on each rung"
-    words = words if horizon.equal_budgets else "Budgets differ between optimizers on some rung"
-    return f"{words}; at {edges} of {len(horizon.budgets)} tuned points a best value lies at the edge of its grid."
+def budget_table(tuned: Sequence[Tuned]) -> Table:
+    """A line for each optimizer: settings tried on a rung, the settings varied, best values at an edge."""
+    lines = []
+    for opt, group in groupby(sorted(tuned, key=lambda each: each.opt), key=lambda each: each.opt):
+        mine = list(group)
+        edges = [
+            f"f={each.horizon:.3g} {each.params:,}: {', '.join(each.edges)}" for each in mine if each.edges
+        ]
+        dials = ", ".join(dict.fromkeys(name for each in mine for name in each.dials))
+        counts = [_range([len(getattr(each, what)) for each in mine]) for what in ("trials", "runs")]
+        lines.append([opt, *counts, str(len(mine)), dials, "; ".join(edges) or "none"])
+    return ["optimizer", "settings tried", "seeds", "rungs", "dials", "best at an edge"], lines
 
 
 def _range(values: Sequence[int]) -> str:
     return str(values[0]) if min(values) == max(values) else f"{min(values)} to {max(values)}"
+
+
+def budget_sentence(tuned: Sequence[Tuned]) -> str:
+    """Whether every optimizer had as many trials on as many dials as every other on each rung, and edges."""
+    budgets = {(each.params, each.horizon, len(each.trials), len(each.dials)) for each in tuned}
+    equal = len(budgets) == len({budget[:2] for budget in budgets})
+    words = "Every optimizer had the same number of trials on the same number of dials on each rung"
+    words = words if equal else "Budgets differ between optimizers on some rung"
+    edges = sum(bool(each.edges) for each in tuned)
+    return f"{words}; at {edges} of {len(tuned)} tuned points a best value lies at the edge of its grid."

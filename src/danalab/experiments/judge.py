@@ -36,7 +36,7 @@ import numpy as np
 from danalab import __version__
 from danalab.errors import UserError, first_line
 from danalab.experiments.cells import comparable, plain_value
-from danalab.experiments.problems import OWN_DATA, SmallProblem, get_track
+from danalab.experiments.problems import OWN_DATA, SmallProblem, get_problem
 from danalab.experiments.saving import compute_saved
 from danalab.experiments.settings import JudgeConfig
 from danalab.experiments.trials import SPACING, ProblemRun, train, usual_lr, workers
@@ -77,7 +77,7 @@ def read_contestant(text: str) -> Contestant:
             if not equals:
                 raise UserError(f"contestant '{text}': '{word}' is no setting; write NAME:SETTING=VALUE,...")
             settings[name.strip().replace("-", "_")] = plain_value(value)
-    model = get_track("images").make(0).model
+    model = get_problem("images").make(0).model
     build_optimizer(opt, model, **settings)  # refuses what there is not
     code = source_digest(opt) if ":" in opt else f"danalab {__version__}"
     values = {name: comparable(name, value) for name, value in settings.items()}
@@ -176,7 +176,7 @@ def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None
 
     UserError: unknown contestants or track, numbers out of range, or a side that has no finite loss at any rate.
     """
-    track = get_track(config.track if config.data is None else OWN_DATA + config.data, config.steps)
+    track = get_problem(config.track if config.data is None else OWN_DATA + config.data, config.steps)
     sides = (read_contestant(config.baseline), read_contestant(config.contender))
     if sides[0].digest == sides[1].digest:
         raise UserError(
@@ -306,9 +306,7 @@ class _Judgement:
         for place in missing:
             i, lr, seed = wanted[place]
             side = sides[i]
-            futures[place] = self._pool.submit(
-                _make_run, track.name, track.steps, side.opt, lr, seed, side.settings
-            )
+            futures[place] = self._pool.submit(_make_run, track, side.opt, lr, seed, side.settings)
         for place, future in futures.items():
             label = sides[wanted[place][0]].label
             try:
@@ -328,11 +326,11 @@ class _Judgement:
 
 
 def _make_run(
-    track: str, steps: int, opt: str, lr: float, seed: int, settings: dict[str, Any]
+    track: SmallProblem, opt: str, lr: float, seed: int, settings: dict[str, Any]
 ) -> ProblemRun | str:
     """A run in this process, or why it failed."""
     try:
-        return train(get_track(track, steps), opt, lr, seed, settings)
+        return train(track, opt, lr, seed, settings)
     except Exception as error:
         return f"{type(error).__name__}: {first_line(error)}"
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from danalab.experiments.cells import Cell
 from danalab.experiments.estimate import check_optimizers
-from danalab.experiments.plan import DECAY, LadderPlan, Rung
-from danalab.experiments.runs import Outcome, Queued, Runner
+from danalab.experiments.plan import LadderPlan, Rung
+from danalab.experiments.runs import Queued, Runner
 from danalab.files import write_json
 from danalab.scaling.rate_search import rounded
 
@@ -47,19 +47,6 @@ class TunedRung:
     """Dials, the multiplier among them, whose best value is an outermost one tried: a better one may lie beyond."""
     tried: list[tuple[Settings, float | None]]
     """Every trial and its loss; None: it failed."""
-
-    @property
-    def multiplier(self) -> float:
-        return self.settings[RATE]
-
-
-@dataclass(frozen=True)
-class LadderResult(Outcome):
-    """The result of a ladder."""
-
-    tuned: list[TunedRung]
-    untuned: list[str]
-    """Optimizers (at a rung) of which every trial failed, so that there are no further seeds."""
 
 
 class Search:
@@ -152,8 +139,12 @@ def _is_positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 
-def run_ladder(plan: LadderPlan, runner: Runner) -> LadderResult:
-    """Run everything that is not finished; optimizers side by side, each from rung to rung."""
+def run_ladder(plan: LadderPlan, runner: Runner) -> tuple[list[TunedRung], list[str]]:
+    """Run everything that is not finished; optimizers side by side, each from rung to rung.
+
+    Returns:
+        The tuned rungs; and optimizers (at a rung) of which every trial failed, so that there are no further seeds.
+    """
     rungs = plan.rungs()
     cells = [cell for rung in rungs for cells in plan.planned(rung).values() for cell in cells]
     runner.check(cells)
@@ -166,8 +157,7 @@ def run_ladder(plan: LadderPlan, runner: Runner) -> LadderResult:
             raise
     tuned = [each for found, _ in ended for each in found]
     write_json(runner.folder / "tuning.json", [asdict(each) for each in tuned])
-    untuned = [words for _, failed in ended for words in failed]
-    return LadderResult(**vars(runner.outcome()), tuned=tuned, untuned=untuned)
+    return tuned, [words for _, failed in ended for words in failed]
 
 
 def _tune_optimizer(plan: LadderPlan, opt: str, runner: Runner) -> tuple[list[TunedRung], list[str]]:
@@ -177,7 +167,7 @@ def _tune_optimizer(plan: LadderPlan, opt: str, runner: Runner) -> tuple[list[Tu
     try:
         for place, rung in enumerate(plan.rungs()):
             before = tuned.get(plan.rung_before(rung))  # pyright: ignore[reportArgumentType]
-            centre = plan.start.get(opt, 1.0) if before is None else before.multiplier
+            centre = plan.start.get(opt, 1.0) if before is None else before.settings[RATE]
             found = _tune(plan, opt, rung, centre, runner, (place, plan.opts.index(opt)))
             if found is None:
                 failed.append(f"{opt} at {rung}")
@@ -214,6 +204,3 @@ def _tune(
     edges = [name for name in found.best if found.is_at_edge(name)]
     tried = [(settings, None if math.isinf(loss) else loss) for settings, loss in found.tried.values()]
     return TunedRung(opt, str(rung), found.best, found.loss, len(tried), edges, tried)
-
-
-__all__ = ["DECAY", "LadderResult", "Search", "TunedRung", "run_ladder", "search"]

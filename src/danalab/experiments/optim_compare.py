@@ -8,7 +8,7 @@ out/compare.json                               the numbers
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, geometric_mean
 from typing import Any
 
@@ -28,7 +28,7 @@ from danalab.hardware import available_cores
 from danalab.optim.newton_schulz import METHODS, coefficients, iterate
 from danalab.optimizer_facts import canonical_name
 
-QUICK_TRIALS = 3
+QUICK_TRIALS, QUICK_SHARE = 3, 10
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ def compare_optimizers(
     if not config.opts or not config.problems:
         raise UserError("optim compare: name at least one optimizer and one problem")
     opts, names = list(dict.fromkeys(map(canonical_name, config.opts))), list(dict.fromkeys(config.problems))
-    problems = [get_problem(name, config.quick) for name in names]
+    problems = [get_problem(name) for name in names]
+    if config.quick:
+        problems = [replace(each, steps=each.steps // QUICK_SHARE) for each in problems]
     trials, seeds = (QUICK_TRIALS, 1) if config.quick else (config.trials, config.seeds)
     config.out.mkdir(parents=True, exist_ok=True)  # before minutes of work
     tuned: dict[tuple[str, str], Result] = {}
@@ -67,8 +69,8 @@ def compare_optimizers(
     with workers(config.jobs or available_cores()) as pool:
         searches: dict[Future[Result | str], tuple[str, str]] = {
             # The slowest first, so that the cores finish together.
-            pool.submit(_outcome, name, opt, trials, seeds, config.quick): (name, opt)
-            for name in reversed(names)
+            pool.submit(_outcome, problem, opt, trials, seeds): (problem.name, opt)
+            for problem in reversed(problems)
             for opt in opts
         }
         for done in as_completed(searches):
@@ -88,10 +90,10 @@ def compare_optimizers(
     return found
 
 
-def _outcome(problem: str, opt: str, trials: int, seeds: int, quick: bool) -> Result | str:
+def _outcome(problem: SmallProblem, opt: str, trials: int, seeds: int) -> Result | str:
     """The result of a search, or why there is none."""
     try:
-        return search(get_problem(problem, quick), opt, trials=trials, seeds=seeds)
+        return search(problem, opt, trials=trials, seeds=seeds)
     except (UserError, RuntimeError, TypeError) as error:  # the others go on
         return str(error)
 

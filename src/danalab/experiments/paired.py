@@ -5,7 +5,6 @@ long ones.
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,27 +14,7 @@ import numpy as np
 from danalab.errors import import_extra
 from danalab.experiments.formats import Table, or_dash, span
 from danalab.experiments.statistics import Interval, student_interval
-from danalab.experiments.tuning import Tuned, are_same_runs, horizon_of, rung_of
-
-
-@dataclass(frozen=True)
-class PairedRuns:
-    """The runs of two optimizers on a rung that have equal seeds."""
-
-    first: str
-    second: str
-    params: int
-    horizon: float
-    losses: tuple[tuple[float, float], ...]
-    """(first's, second's) final loss of each seed [nats/token]."""
-    batch: int = 0
-    """0: the rows do not say."""
-
-    @property
-    def differences(self) -> np.ndarray:
-        """log(first's loss / second's) of each seed."""
-        pairs = np.log(self.losses)
-        return pairs[:, 0] - pairs[:, 1]
+from danalab.experiments.tuning import Tuned, are_same_runs, rung_of
 
 
 @dataclass(frozen=True)
@@ -46,80 +25,56 @@ class PairedTest:
     second: str
     params: int
     horizon: float
+    batch: int
+    """0: the rows do not say."""
+    n_seeds: int
     difference: float
     """Mean of first's minus second's final loss [nats/token]; negative: the first is better."""
     interval: Interval | None
-    """By the spread of this rung's own seeds, as rungs differ in their noise; None: there is one seed."""
+    """95%; None: there is one seed."""
     p_value: float | None
     """Two-sided, of no difference."""
-    n_seeds: int
-    seeds_needed: int | None
-    """Seeds that show a gap of this size at the 5% level in four of five repetitions; None: not known, or more than
-    `MOST_SEEDS`."""
-    batch: int = 0
 
 
-def paired_runs(tuned: Sequence[Tuned], baseline: str) -> list[PairedRuns]:
-    """All pairs of optimizers on each rung that differ in their settings there, with the seeds that both have."""
+def paired_tests(tuned: Sequence[Tuned], baseline: str) -> list[PairedTest]:
+    """A test for each pair of optimizers on each rung where their settings differ, by the seeds that both have."""
     opts = sorted({each.opt for each in tuned}, key=lambda opt: (opt != baseline, opt))
-    cells = {rung_of(each.runs[0]): each for each in tuned}
-    pairs = []
+    rungs = {rung_of(each.runs[0]): each for each in tuned}
+    tests = []
     for first, second in combinations(opts, 2):
-        for (opt, params, tokens, batch), each in cells.items():
-            other = cells.get((second, params, tokens, batch))
+        for (opt, params, tokens, batch), each in rungs.items():
+            other = rungs.get((second, params, tokens, batch))
             if opt != first or other is None or are_same_runs(each, other):
                 continue
             mine, theirs = ({row["seed"]: row["final_loss"] for row in side.runs} for side in (each, other))
-            common = [(mine[s], theirs[s]) for s in sorted(mine.keys() & theirs.keys())]
+            common = [(mine[seed], theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
             if common:
-                f = horizon_of(each.runs[0])
-                pairs.append(
-                    PairedRuns(first, second, each.params, f, tuple(common), each.runs[0].get("batch") or 0)
-                )
-    return pairs
+                place = (each.params, each.horizon, each.runs[0].get("batch") or 0)
+                tests.append(PairedTest(first, second, *place, len(common), *paired_t(common)))
+    return tests
 
 
-LEVEL, POWER = 0.95, 0.8
-MOST_SEEDS = 1000
-
-
-def seeds_needed(gap: float, sd: float, level: float = LEVEL) -> int | None:
-    """Least number of paired seeds by which a two-sided t test shows a mean difference `gap`; None: too many."""
+def paired_t(losses: Sequence[tuple[float, float]]) -> tuple[float, Interval | None, float | None]:
+    """(difference, its 95% interval, p value) of the two losses of each seed, by Student's test of their logarithms."""
+    logs = np.log(losses)
+    differences, scale = logs[:, 0] - logs[:, 1], float(np.exp(logs.mean()))  # scale: from logarithms to nats
+    mean, n = float(differences.mean()), len(differences)
+    if n == 1:
+        return scale * mean, None, None
+    error = float(differences.std(ddof=1)) / math.sqrt(n)
+    around = student_interval(mean, error, n - 1)
     stats = import_extra("scipy.stats", "paired tests")
-    if not sd > 0 or gap == 0:
-        return 2 if sd == 0 and gap else None
-
-    def power_of(n: int) -> float:
-        return stats.nct.sf(stats.t.ppf((1 + level) / 2, n - 1), n - 1, abs(gap) / sd * math.sqrt(n))
-
-    needed = 2 + bisect_left(range(2, MOST_SEEDS + 1), POWER, key=power_of)
-    return needed if needed <= MOST_SEEDS else None
+    p_value = float(2 * stats.t.sf(abs(mean) / error, n - 1)) if error else float(mean == 0)
+    return scale * mean, Interval(scale * around.low, scale * around.high), p_value
 
 
-def paired_tests(runs: Sequence[PairedRuns]) -> list[PairedTest]:
-    """A test for each pair on each rung."""
-    return list(map(_test, runs))
-
-
-def _test(runs: PairedRuns) -> PairedTest:
-    mean, n = float(runs.differences.mean()), len(runs.losses)
-    scale = float(np.exp(np.log(runs.losses).mean()))  # of a difference of logarithms in nats
-    interval = p_value = needed = None
-    if n > 1:
-        sd = float(runs.differences.std(ddof=1))
-        error = sd / math.sqrt(n)
-        around = student_interval(mean, error, n - 1, LEVEL)
-        interval = Interval(scale * around.low, scale * around.high, LEVEL)
-        stats = import_extra("scipy.stats", "paired tests")
-        p_value = float(2 * stats.t.sf(abs(mean) / error, n - 1)) if error else float(mean == 0)
-        needed = seeds_needed(mean, sd)
-    pair = (runs.first, runs.second, runs.params, runs.horizon)
-    return PairedTest(*pair, scale * mean, interval, p_value, n, needed, runs.batch)
-
-
-def tests_table(tests: Sequence[PairedTest]) -> Table:
-    """A line for each test, with the batch where there are several."""
-    several = len({test.batch for test in tests}) > 1
+def pair_table(tests: Sequence[PairedTest]) -> Table:
+    """A line for each pair and size, at the longest horizon that both have; with the batch where there are several."""
+    longest = {}
+    for test in sorted(tests, key=lambda test: test.horizon):
+        longest[test.first, test.second, test.params] = test
+    shown = sorted(longest.values(), key=lambda test: test.params)
+    several = len({test.batch for test in shown}) > 1
     lines = [
         [
             f"{test.first} - {test.second}",
@@ -130,19 +85,8 @@ def tests_table(tests: Sequence[PairedTest]) -> Table:
             span(test.interval, "+.4f"),
             or_dash(test.p_value, ".2g"),
             str(test.n_seeds),
-            or_dash(test.seeds_needed, "d"),
         ]
-        for test in tests
+        for test in shown
     ]
-    needed, batch = f"seeds for {POWER:.0%} power", ["batch"] if several else []
-    return [
-        "pair",
-        "parameters",
-        "f",
-        *batch,
-        "difference [nats]",
-        "95% interval",
-        "p value",
-        "seeds",
-        needed,
-    ], lines
+    place = ["parameters", "f", *(["batch"] if several else [])]
+    return ["pair", *place, "difference [nats]", "95% interval", "p value", "seeds"], lines

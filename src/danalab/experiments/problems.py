@@ -1,18 +1,14 @@
 """Small problems on which optimizers differ, seconds to minutes a run.
 
-Of `danalab optim compare`, each with one difficulty:
+For `danalab optim compare` and `danalab judge`:
 
     quadratic   least squares on power-law random features: eigenvalues over decades, noisy gradients;
                 x = z A, z ~ N(0, 1_v), A = diag(j^-1) W, y = z . c, c_j = j^-1.3; excess of E (x . theta - y)^2 / 2
     matrix      a matrix from ill-conditioned inputs, in a rotated basis, which no coordinate-wise step resolves;
                 x ~ N(0, Q diag(j^-2) Q^T), Q a rotation, y = T x; E |(W - T) x|^2 / 2
-    language    the next byte of Python's standard library, by a small transformer; nats a byte
-
-Tracks of `danalab judge`:
-
-    char        a small Enoki on bytes                      stdlib      the language problem above
-    images      a convolutional network on gratings         nanogpt     three layers of width 64, 16 x 128 bytes
-    data:PATH   nanogpt's model on a data set of one's own
+    language    the next byte of Python's standard library, by an Enoki of width 64; nats a byte
+    char        the same by a smaller one           images      a convolutional network on gratings
+    nanogpt     a GPT of three layers of width 64; data:PATH is its model on a data set of one's own
 
 Every run makes its problem from its seed, so that model, data and data order are the same for all optimizers. Text is
 Python's standard library.
@@ -166,71 +162,40 @@ def _bytes(text: bytearray) -> Tensor:
     return torch.frombuffer(text, dtype=torch.uint8).long()
 
 
-PROBLEMS = {
-    each.name: each
-    for each in (
-        SmallProblem(
-            "quadratic",
-            "Least squares on power-law random features",
-            "risk above the smallest possible",
-            steps=2000,
-            omega=0.0,
-            log=True,
-            make=quadratic,
-        ),
-        SmallProblem(
-            "matrix",
-            "A matrix from ill-conditioned inputs",
-            "risk",
-            steps=300,
-            omega=0.0,
-            log=True,
-            make=matrix,
-        ),
-        SmallProblem(
-            "language",
-            "A small transformer on Python's standard library",
-            "loss on other files [nats/byte]",
-            steps=300,
-            omega=OMEGA,
-            log=False,
-            make=language,
-        ),
-    )
-}
+def char(seed: int) -> Objective:
+    """A small Enoki on bytes."""
+    from danalab.models import ModelConfig
 
-QUICK_SHARE = 10
-"""--quick makes runs this many times shorter."""
+    config = ModelConfig("enoki", 32, 2, 1, 32, 128, vocab_size=256, seq_len=32)
+    return next_token(config, *library_bytes(), 8, seed)
 
 
-def get_problem(name: str, quick: bool = False) -> SmallProblem:
-    """The problem of that name (UserError: unknown); `quick` shortens its runs."""
-    if name not in PROBLEMS:
-        raise UserError(f"unknown problem '{name}'{nearest(name, PROBLEMS)}; known: {', '.join(PROBLEMS)}")
-    problem = PROBLEMS[name]
-    return replace(problem, steps=problem.steps // QUICK_SHARE) if quick else problem
+def nanogpt(seed: int, path: str | None = None) -> Objective:
+    """A small GPT on bytes, or on the data set at `path`."""
+    from danalab.models import ModelConfig
 
-
-# ---- tracks ----
-def _char(seed: int) -> Objective:
-    from danalab.models.config import ModelConfig
-
-    return next_token(
-        ModelConfig("enoki", 32, 2, 1, 32, 128, vocab_size=256, seq_len=32), *library_bytes(), 8, seed
-    )
-
-
-def _nanogpt(vocab_size: int, text: Callable[[], tuple[Tensor, Tensor]], seed: int) -> Objective:
-    from danalab.models.config import ModelConfig
-
+    training, held_out, vocab_size = (*library_bytes(), 256) if path is None else own_text(path)
     config = ModelConfig("gpt", 64, 3, 4, 16, 256, vocab_size=vocab_size, seq_len=128)
-    return next_token(config, *text(), 16, seed)
+    return next_token(config, training, held_out, 16, seed)
+
+
+@cache
+def own_text(path: str) -> tuple[Tensor, Tensor, int]:
+    """The first 20 million training tokens and 200,000 validation tokens of a data set, and its vocabulary's size."""
+    from danalab.data import open_data
+
+    training = open_data(path)
+    parts = [(training, 20_000_000), (open_data(path, split="val"), 200_000)]
+    first, held_out = (
+        torch.from_numpy(part.store.read(0, min(part.n_tokens, most)).astype("int64")) for part, most in parts
+    )
+    return first, held_out, training.vocab_size
 
 
 CLASSES, PIXELS = 8, 16
 
 
-def _shapes(draw: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
+def gratings(draw: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
     """Images [count, 1, PIXELS, PIXELS] of gratings in eight orientations in noise, and the orientations [count]."""
     labels = torch.randint(CLASSES, (count,), generator=draw)
     angle = (torch.pi * labels / CLASSES)[:, None, None]
@@ -240,7 +205,7 @@ def _shapes(draw: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
     return (wave + 2 * torch.randn(count, PIXELS, PIXELS, generator=draw))[:, None], labels
 
 
-def _images(seed: int) -> Objective:
+def images(seed: int) -> Objective:
     """A small convolutional network that names the orientation; measured on the same 2,048 images in every run."""
     torch.manual_seed(seed)
     model = nn.Sequential(
@@ -256,93 +221,53 @@ def _images(seed: int) -> Objective:
         nn.Linear(64, CLASSES),
     )
     draw = torch.Generator().manual_seed(seed)
-    images, labels = _shapes(torch.Generator().manual_seed(2**31), 2048)
+    fixed, orientations = gratings(torch.Generator().manual_seed(2**31), 2048)
 
     def loss() -> Tensor:
-        batch, truth = _shapes(draw, 64)
+        batch, truth = gratings(draw, 64)
         return nn.functional.cross_entropy(model(batch), truth)
 
     def measure() -> float:
         with torch.no_grad():
-            return float(nn.functional.cross_entropy(model(images), labels))
+            return float(nn.functional.cross_entropy(model(fixed), orientations))
 
     return Objective(model, loss, measure)
 
 
-TRACKS = {
+_LIBRARY, _NATS = "on bytes of Python's standard library", "loss on other files [nats/byte]"
+PROBLEMS = {
     each.name: each
     for each in (
         SmallProblem(
-            "char",
-            "A small Enoki on bytes of Python's standard library",
-            "loss [nats/byte]",
-            steps=200,
-            omega=OMEGA,
-            log=False,
-            make=_char,
+            "quadratic",
+            "Least squares on power-law random features",
+            "risk above the smallest possible",
+            2000,
+            0.0,
+            True,
+            quadratic,
         ),
+        SmallProblem("matrix", "A matrix from ill-conditioned inputs", "risk", 300, 0.0, True, matrix),
+        SmallProblem("language", f"A small transformer {_LIBRARY}", _NATS, 300, OMEGA, False, language),
+        SmallProblem("char", f"A small Enoki {_LIBRARY}", _NATS, 200, OMEGA, False, char),
         SmallProblem(
-            "stdlib",
-            "Enoki of width 64 on bytes of Python's standard library",
-            "loss [nats/byte]",
-            steps=300,
-            omega=OMEGA,
-            log=False,
-            make=language,
+            "images", "A convolutional network on gratings", "loss [nats/image]", 150, 0.0, False, images
         ),
-        SmallProblem(
-            "images",
-            "A convolutional network on gratings in noise",
-            "loss [nats/image]",
-            steps=150,
-            omega=0.0,
-            log=False,
-            make=_images,
-        ),
-        SmallProblem(
-            "nanogpt",
-            "A GPT of three layers of width 64 on bytes of Python's standard library",
-            "loss [nats/byte]",
-            steps=600,
-            omega=OMEGA,
-            log=False,
-            make=partial(_nanogpt, 256, library_bytes),
-        ),
+        SmallProblem("nanogpt", f"A GPT of width 64 {_LIBRARY}", _NATS, 600, OMEGA, False, nanogpt),
     )
 }
-OWN_DATA = "data:"  # prefix of the track on a data set of one's own
+OWN_DATA = "data:"  # prefix of nanogpt's model on a data set of one's own
 
 
-def get_track(name: str, steps: int | None = None) -> SmallProblem:
-    """The problem of that name, or of `data:PATH` (UserError: unknown); `steps`: of its runs, default the track's."""
+def get_problem(name: str, steps: int | None = None) -> SmallProblem:
+    """The problem of that name, or of `data:PATH` (UserError: unknown); `steps`: of its runs, default its own."""
     if name.startswith(OWN_DATA):
         path = name.removeprefix(OWN_DATA)
-        _own_text(path)
-        make = partial(_own_task, path)
-        title = f"nanogpt's model on {path}"
-        track = replace(TRACKS["nanogpt"], name=name, title=title, unit="loss [nats/token]", make=make)
+        own_text(path)
+        title, make = f"nanogpt's model on {path}", partial(nanogpt, path=path)
+        found = replace(PROBLEMS["nanogpt"], name=name, title=title, unit="loss [nats/token]", make=make)
+    elif name in PROBLEMS:
+        found = PROBLEMS[name]
     else:
-        if name not in TRACKS:
-            raise UserError(
-                f"--track {name}{nearest(name, TRACKS)}: known are {', '.join(TRACKS)}; or give --data PATH"
-            )
-        track = TRACKS[name]
-    return replace(track, steps=steps or track.steps)
-
-
-def _own_task(path: str, seed: int) -> Objective:
-    text, vocab_size = _own_text(path)
-    return _nanogpt(vocab_size, lambda: text, seed)
-
-
-@cache
-def _own_text(path: str) -> tuple[tuple[Tensor, Tensor], int]:
-    """The first 20 million training tokens and 200,000 validation tokens of a data set, and its vocabulary's size."""
-    from danalab.data import open_data
-
-    training = open_data(path)
-    parts = [(training, 20_000_000), (open_data(path, split="val"), 200_000)]
-    first, held_out = (
-        torch.from_numpy(part.store.read(0, min(part.n_tokens, most)).astype("int64")) for part, most in parts
-    )
-    return (first, held_out), training.vocab_size
+        raise UserError(f"unknown problem '{name}'{nearest(name, PROBLEMS)}; known: {', '.join(PROBLEMS)}")
+    return replace(found, steps=steps or found.steps)

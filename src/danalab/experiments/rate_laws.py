@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from danalab.errors import UserError, import_extra
-from danalab.experiments.statistics import Interval, interval, student_interval
 
 LEAST_SIZES = 3
 """The number of coefficients; intervals need one more."""
@@ -38,12 +37,6 @@ class LRLaw:
     def __call__(self, params: ArrayLike) -> np.ndarray:
         """Learning rate at parameter counts (those of the size law that was fitted)."""
         return self.a * (self.b + np.asarray(params, float)) ** self.d
-
-    def interval(self, params: float, level: float = 0.95) -> Interval:
-        """Of the learning rate at a size, with n_sizes - 3 degrees of freedom; infinite without a bootstrap."""
-        logs = np.array([math.log(a) + d * math.log(b + params) for a, b, d in self.samples])
-        drawn = logs * math.sqrt(self.n_sizes / (self.n_sizes - 1))
-        return interval(math.log(float(self(params))), drawn, self.n_sizes - LEAST_SIZES, level).exp()
 
 
 _Point = tuple[float, float, float]  # parameters, learning rate, weight
@@ -135,31 +128,13 @@ def _fit(points: Sequence[_Point]) -> tuple[float, float, float]:
     return math.exp(log_a), math.exp(log_b), d
 
 
-@dataclass(frozen=True)
-class SharedCurvature:
-    """One curvature for all sizes of an optimizer."""
+def shared_curvature(trials: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
+    """The curvature of parabolas with one best rate and one best loss per size, by least squares.
 
-    curvature: float
-    """k [nats/token per squared e-fold of the learning rate]."""
-    interval: Interval
-    """Student's, by the scatter around the parabolas."""
-    span: float
-    """Largest ratio of two rates at a size: the parabola is not valid for larger factors."""
-
-    def loss_increase(self, factor: float) -> float:
-        """Loss added by a learning rate `factor` times the best one [nats/token]."""
-        return self.curvature * math.log(factor) ** 2
-
-
-def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]]) -> SharedCurvature:
-    """Parabolas of one curvature, one best rate and one best loss per size, by least squares.
-
-    `trials`: (learning rates, final losses) of each size; sizes of fewer than three rates are left out.
+    `trials`: (log learning rates, losses) of each size; sizes of fewer than three rates are left out.
     """
-    bends, bent, n_sizes, freedom, span = [], [], 0, -1, 1.0
-    for lr, loss in trials:
-        x, y = np.log(np.asarray(lr, float)), np.asarray(loss, float)
-        x, y = x[np.isfinite(y)], y[np.isfinite(y)]
+    bends, bent, freedom = [], [], -1
+    for x, y in trials:
         if len(np.unique(x)) < LEAST_SHARED:
             continue
         # Residuals of x^2 and of the losses after a straight line: k is their ratio.
@@ -167,10 +142,10 @@ def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]]) -> Share
         project = np.eye(len(x)) - line @ np.linalg.pinv(line)
         bends.append(project @ (x - x.mean()) ** 2)
         bent.append(project @ y)
-        n_sizes, freedom, span = n_sizes + 1, freedom + len(x) - 2, max(span, math.exp(float(np.ptp(x))))
+        freedom += len(x) - 2
     if freedom < 1:
         raise UserError(
-            f"a curvature needs {LEAST_SHARED} learning rates at 2 sizes or more, there are {n_sizes}"
+            f"a curvature needs {LEAST_SHARED} learning rates at 2 sizes or more, not {len(bends)}"
         )
     z, w = np.concatenate(bends), np.concatenate(bent)
     k = float(z @ w / (z @ z))
@@ -178,5 +153,4 @@ def fit_shared_curvature(trials: Sequence[tuple[ArrayLike, ArrayLike]]) -> Share
         raise UserError(
             "the losses have no minimum over these learning rates; add rates beyond the best ones"
         )
-    error = math.sqrt(float(np.sum((w - k * z) ** 2)) / freedom / float(z @ z))
-    return SharedCurvature(k, student_interval(k, error, freedom), span)
+    return k

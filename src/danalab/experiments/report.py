@@ -18,8 +18,8 @@ from danalab.experiments.horizon import (
     budget_table,
     exponent_table,
     multiplier_table,
-    pair_table,
 )
+from danalab.experiments.paired import pair_table
 from danalab.experiments.rows import Row, hours_of
 from danalab.experiments.saving import LEAST_SEEDS, Gain, Saved
 from danalab.experiments.statistics import Interval
@@ -29,7 +29,6 @@ from danalab.files import write_atomically, write_json
 NOT_DETERMINED = "not determined"
 LEAST_SHARE = -3.0
 """Below it, at four times the baseline's compute, a share is a division by almost nothing and no measurement."""
-WIDEST = 1000  # intervals of learning rates wider than this factor are shown without numbers
 _LAWS = {
     "saturated": "E + A C^-alpha",
     "broken": "E + A C^-alpha + B C^-beta",
@@ -100,7 +99,7 @@ def remarks(found: Analysis) -> list[str]:
     counted = "; ".join(f"{opt} {' or '.join(map(str, counts))}" for opt, counts in trials.items())
     sentences.append(f"Settings tried at each size: {counted}.")
     if found.horizon is not None:
-        sentences.append(budget_sentence(found.horizon))
+        sentences.append(budget_sentence(found.tuned))
     epochs = {
         each.params: row["tokens"] / row["data_tokens"]
         for each in found.tuned
@@ -141,7 +140,6 @@ def tables(found: Analysis) -> dict[str, Table]:
         "Tuned runs": tuned_table(found),
         f"Laws of the final loss, {_LAWS[laws[0].kind] if laws else ''}{shared}": law_table(found),
         "Laws of the best learning rate, a (b + P)^d": lr_law_table(found),
-        "Learning rates by these laws": predicted_table(found),
     }
     if found.horizon is not None:
         made |= {
@@ -151,8 +149,8 @@ def tables(found: Analysis) -> dict[str, Table]:
             "Token multiplier: the baseline's tokens at equal loss over the optimizer's": multiplier_table(
                 found.horizon
             ),
-            "Pairs of optimizers at their longest horizon, paired by seed": pair_table(found.horizon),
-            "Budgets: settings tried by each optimizer on each rung": budget_table(found.horizon),
+            "Pairs of optimizers at their longest horizon, paired by seed": pair_table(found.horizon.tests),
+            "Budgets: settings tried by each optimizer on each rung": budget_table(found.tuned),
         }
     return {**made, "Device-hours": cost_table(found)}
 
@@ -229,26 +227,12 @@ def law_table(found: Analysis) -> Table:
 
 
 def lr_law_table(found: Analysis) -> Table:
-    """A line for each optimizer's learning-rate law, and what an error of a factor 2 costs."""
-    lines = []
-    for opt, law in found.lr_laws.items():
-        curvature = found.curvatures.get(opt)
-        cost = None if curvature is None else curvature.loss_increase(2.0)
-        numbers = [f"{value:.4g}" for value in (law.a, law.b, law.d)]
-        lines.append([opt, *numbers, str(law.n_sizes), str(law.n_trials), or_dash(cost, "+.4f")])
-    return ["optimizer", "a", "b", "d", "sizes", "trials", "loss at twice the best rate"], lines
-
-
-def predicted_table(found: Analysis) -> Table:
-    """A line for each optimizer and size: the law's learning rate and its interval."""
-    lines = []
-    for opt, rates in found.predicted_rates.items():
-        for each in rates:
-            is_wide = each.interval is not None and each.interval.high > WIDEST * each.interval.low
-            known = f"over {WIDEST}-fold" if is_wide else span(each.interval, ".3g", "not known")
-            where = "extrapolated" if each.extrapolated else "within the sizes measured"
-            lines.append([opt, f"{each.non_emb_params:,.0f}", f"{each.lr:.3g}", known, where])
-    return ["optimizer", "parameters (not emb.)", "peak lr", "95% interval", ""], lines
+    """A line for each optimizer's learning-rate law."""
+    lines = [
+        [opt, *(f"{value:.4g}" for value in (law.a, law.b, law.d)), str(law.n_sizes), str(law.n_trials)]
+        for opt, law in found.lr_laws.items()
+    ]
+    return ["optimizer", "a", "b", "d", "sizes", "trials"], lines
 
 
 def cost_table(found: Analysis) -> Table:

@@ -46,24 +46,6 @@ State = Literal["new", "running", "finished", "diverged", "foreign"]
 """Of a run's folder. new: nothing is there, or this run was interrupted; foreign: it holds a run of other settings."""
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A run that failed."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What many runs ended with."""
-
-    rows: list[dict[str, Any]]
-    failures: list[Failure]
-    queued: list[str]
-    """Runs that have not ended: at SLURM, start the same command again for what depends on them."""
-
-
 class Queued(Exception):
     """Runs were submitted, or stopped, and have not ended."""
 
@@ -129,11 +111,11 @@ def train_flags(folder: Path, settings: Mapping[str, Any]) -> list[str]:
     return [*words, *(["--set", *of_optimizer] if of_optimizer else [])]
 
 
-def end_of_log(folder: Path, code: int) -> str:
-    """Why a run failed: its exit code and the last line of its output."""
-    file = folder / "log.txt"
+def last_words(file: Path) -> str:
+    """The last error in a log, or its last line."""
     lines = file.read_text(encoding="utf-8", errors="replace").strip().splitlines() if file.is_file() else []
-    return f"ended with exit code {code}: {lines[-1] if lines else 'no output'}"
+    errors = [line for line in lines if line.startswith("danalab: error")]
+    return (errors or lines or ["no output"])[-1]
 
 
 # ---- many ----
@@ -148,6 +130,9 @@ class Runner:
         devices = visible_gpus()
         self.folder, self.jobs = folder, jobs or len(devices) or available_cores()
         self.failures: dict[str, str] = {}
+        """Name -> reason of each run that failed."""
+        self.queued: set[str] = set()
+        """Runs that have not ended: at SLURM, start the same command again for what depends on them."""
         self._rows = RowsFile(folder)
         self._record = _read_record(folder)
         self._pool = ThreadPoolExecutor(self.jobs)
@@ -213,11 +198,9 @@ class Runner:
     def gather(self) -> list[dict[str, Any]]:
         """Write ladder.jsonl; returns the rows, in the order of their cells' places."""
         with self._lock:
-            return gather(self.folder, self._rows, self._record)
-
-    def outcome(self) -> Outcome:
-        """What is known now."""
-        return Outcome(self.gather(), [Failure(*each) for each in sorted(self.failures.items())], [])
+            record = self._record
+            names = sorted(record.runs, key=lambda name: record.places.get(name, []))
+            return self._rows.update([self.folder / "runs" / name for name in names], record.labels)
 
     def _state(self, cell: Cell) -> tuple[State, str]:
         return read_state(self.folder / "runs" / cell.name, cell.settings, self._rows.packed.get(cell.name))
@@ -272,7 +255,7 @@ class Runner:
             self._children.discard(child)
         if code and self._stopped:
             return "stopped at a checkpoint"
-        return end_of_log(folder, code) if code else None
+        return f"ended with exit code {code}: {last_words(folder / 'log.txt')}" if code else None
 
     @contextlib.contextmanager
     def _device(self) -> Iterator[dict[str, str]]:
@@ -288,16 +271,6 @@ class Runner:
             yield {**environment, "CUDA_VISIBLE_DEVICES": device}
         finally:
             self._devices.append(device)
-
-
-def run_all(cells: Sequence[Cell], folder: Path, jobs: int | None = None, title: str = "runs") -> Outcome:
-    """Train all runs that are not finished, `jobs` at a time, and gather their rows.
-
-    UserError: a setting out of range, or a run folder with other settings; before anything runs.
-    """
-    with stopping_on_sigterm(), Runner(folder, jobs) as runner:
-        runner.train(cells, title)
-        return runner.outcome()
 
 
 FIRST = (0.5, 1.0, 2.0)
@@ -330,13 +303,7 @@ def collect(folder: Path) -> list[dict[str, Any]]:
     """Gather the rows of a sweep or ladder; runs nothing."""
     if not (folder / RECORD).is_file():
         raise UserError(f"{folder}: no sweep there (no {RECORD}); --out names its folder")
-    return gather(folder, RowsFile(folder), _read_record(folder))
-
-
-def gather(folder: Path, file: RowsFile, record: "_Record") -> list[dict[str, Any]]:
-    """Write ladder.jsonl of the runs in a record; returns the rows."""
-    names = sorted(record.runs, key=lambda name: record.places.get(name, []))
-    return file.update([folder / "runs" / name for name in names], record.labels)
+    return Runner(folder).gather()
 
 
 @dataclass
@@ -396,7 +363,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._open: dict[Path, str] = {}
-        self._best: dict[str, tuple[float, str]] = {}
+        self._best: dict[tuple[str, str], tuple[float, str]] = {}
         self._ended = 0
         self._began = time.monotonic()
         self._next_line = self._began + self.LINE_SECONDS
@@ -406,7 +373,7 @@ class Progress:
         print(words, file=sys.stderr, flush=True)
 
     def add(self, folder: Path, title: str) -> None:
-        """A run is to be made; the best loss is that of the runs with its title."""
+        """A run is to be made; the best loss is that of its optimizer's runs with its title."""
         with self._lock:
             self._open[folder] = title
 
@@ -419,8 +386,9 @@ class Progress:
             self._ended += 1
             seconds = time.monotonic() - self._began
             if row is not None and math.isfinite(loss):
-                least, name = self._best[title] = min(
-                    self._best.get(title, (math.inf, "")), (loss, folder.name)
+                group = (title, row["opt"])
+                least, name = self._best[group] = min(
+                    self._best.get(group, (math.inf, "")), (loss, folder.name)
                 )
                 best = "the best so far" if name == folder.name else f"best {least:.4f} of {name}"
                 words = f"lr {row['lr']:.3g}, val loss {loss:.4f}, {best}"

@@ -33,7 +33,7 @@ class JudgeConfig(Section, JsonFlags):
         help="Optimizer: NAME, NAME:SETTING=VALUE,..., FILE.py:NAME or module:NAME."
     )
     contender: Positional[PathText] = setting(help="The optimizer that may be better.")
-    track: str = setting("char", "Problem: char, stdlib, images or nanogpt.")
+    track: str = setting("char", "Problem: char, language, images, nanogpt, quadratic or matrix.")
     data: PathText | None = setting(
         None, "Data set of your own instead of a track; nanogpt's model is trained on it."
     )
@@ -47,7 +47,7 @@ class JudgeConfig(Section, JsonFlags):
     )
     trials: Count = setting(5, "Learning rates that each side tries.")
     ledger: Path = setting(
-        Path("judgements"), "Folder of runs and verdicts; a question with a verdict is answered from it."
+        Path("judge"), "Folder of runs and verdicts; a question with a verdict is answered from it."
     )
     jobs: Count = setting(2, "Runs at a time.")
 
@@ -71,7 +71,7 @@ class CompareConfig(Section, JsonFlags):
         "Optimizers; danalab optim list shows them all.",
     )
     problems: tuple[str, ...] = setting(
-        ("quadratic", "matrix", "language"), "Problems: quadratic, matrix, language."
+        ("quadratic", "matrix", "language"), "Problems: quadratic, matrix, language, char, images, nanogpt."
     )
     trials: Count = setting(6, "Learning rates tried for each optimizer on each problem.")
     seeds: Count = setting(3, "Runs at the best learning rate.")

@@ -16,13 +16,13 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
 from danalab.experiments.cells import Cell
-from danalab.experiments.runs import Failure, Outcome, Queued, Runner, train_flags
+from danalab.experiments.runs import Queued, Runner, last_words, train_flags
 from danalab.files import read_json, validated, write_json
 from danalab.train.slurm import SlurmJob, submit
 from danalab.train.system import slurm
@@ -31,19 +31,6 @@ log = logging.getLogger(__name__)
 
 LARGEST_ARRAY = 1000  # tasks of one array; SLURM's own bound (MaxArraySize) is 1001 by default
 ATTEMPTS = 3  # submissions after which a run that is still not finished counts as failed
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """Resources and commands of the arrays."""
-
-    resources: slurm.Resources = field(default_factory=slurm.Resources)
-    wait: bool = False
-    """Wait until no run is queued or running."""
-    poll_seconds: float = 60.0
-    """Interval of queries to the queue while waiting [s]."""
-    command: Sequence[str] = slurm.COMMAND
-    """Command that starts `danalab` there; default this installation."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +44,19 @@ class _Array:
 class SlurmRunner(Runner):
     """The runs of a folder as tasks of arrays; without `wait`, `train` raises `Queued` while runs have not ended."""
 
-    def __init__(self, folder: Path, cluster: Cluster):
+    def __init__(
+        self,
+        folder: Path,
+        resources: slurm.Resources,
+        *,
+        wait: bool = False,
+        poll_seconds: float = 60.0,
+        command: Sequence[str] = slurm.COMMAND,
+    ):
+        """`poll_seconds`: interval of looks at the queue [s]; `command` starts `danalab` there."""
         super().__init__(folder, jobs=1)
-        self._cluster = cluster
-        self._queued: set[str] = set()
+        self._resources, self._command = resources, command
+        self._wait, self._poll_seconds = wait, poll_seconds
 
     def write_scripts(self, cells: Sequence[Cell]) -> list[Path]:
         """Write the scripts of what is neither finished nor queued; submits nothing."""
@@ -68,11 +64,6 @@ class SlurmRunner(Runner):
         self._note(cells)
         wanted = self._to_submit([cell for cell in cells if self._state(cell)[0] in ("new", "running")])
         return self._write_arrays(wanted) if wanted else []
-
-    def outcome(self) -> Outcome:
-        """What is known now."""
-        failures = [Failure(*each) for each in sorted(self.failures.items())]
-        return Outcome(self.gather(), failures, sorted(self._queued))
 
     def _make(self, cells: Sequence[Cell], title: str) -> None:
         left = list(cells)
@@ -82,11 +73,11 @@ class SlurmRunner(Runner):
                     for answer in submit_arrays(self._write_arrays(wanted)):
                         log.info("%s", answer)
             names = {cell.name for cell in left if cell.name not in self.failures}
-            if names and not self._cluster.wait:
-                self._queued |= names
+            if names and not self._wait:
+                self.queued |= names
                 raise Queued
             if names:
-                time.sleep(self._cluster.poll_seconds)
+                time.sleep(self._poll_seconds)
             left = [
                 cell for cell in left if cell.name in names and self._state(cell)[0] in ("new", "running")
             ]
@@ -106,7 +97,8 @@ class SlurmRunner(Runner):
                 continue
             if attempts[cell.name] >= ATTEMPTS:
                 self.failures[cell.name] = (
-                    f"not finished after {ATTEMPTS} jobs: {_last_words(logs[cell.name])}; delete "
+                    f"not finished after {ATTEMPTS} jobs: {last_words(logs[cell.name])} "
+                    f"({logs[cell.name]}); delete "
                     f"{self.folder / 'slurm'} to go on"
                 )
             else:
@@ -115,14 +107,14 @@ class SlurmRunner(Runner):
 
     def _write_arrays(self, cells: Sequence[Cell]) -> list[Path]:
         """Write the scripts of runs, several where one array would be too large."""
-        place, cluster = self.folder / "slurm", self._cluster
+        place = self.folder / "slurm"
         place.mkdir(parents=True, exist_ok=True)
         scripts = []
         for first in range(0, len(cells), LARGEST_ARRAY):
             part = cells[first : first + LARGEST_ARRAY]
             name = _next_name(self.folder)
-            tasks = [_flags(self.folder / "runs" / cell.name, cell, cluster.resources.ranks) for cell in part]
-            array = SlurmJob(name, tasks, cluster.resources, place, cluster.command)
+            tasks = [_flags(self.folder / "runs" / cell.name, cell, self._resources.ranks) for cell in part]
+            array = SlurmJob(name, tasks, self._resources, place, self._command)
             scripts.append(array.write())
             write_json(place / f"{name}.json", asdict(_Array([cell.name for cell in part], None)))
         return scripts
@@ -195,9 +187,3 @@ def _next_name(folder: Path) -> str:
     readable = re.sub(r"[^A-Za-z0-9._]+", "", folder.resolve().name).lstrip("._") or "sweep"
     names = (f"{readable}-{digest}-{number}" for number in itertools.count(1))
     return next(name for name in names if not (folder / "slurm" / f"{name}.sh").exists())
-
-
-def _last_words(file: Path) -> str:
-    words = file.read_text(encoding="utf-8", errors="replace").strip().splitlines() if file.is_file() else []
-    errors = [line for line in words if line.startswith("danalab: error")]
-    return f"{(errors or words)[-1]} ({file})" if words else f"no output in {file}"

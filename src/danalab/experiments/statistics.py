@@ -31,16 +31,6 @@ class Interval:
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high
 
-    @property
-    def last_digit(self) -> float:
-        """The last digit that the bounds are worth writing with: the second one of the width."""
-        width = self.high - self.low
-        return 10.0 ** min(math.floor(math.log10(width)) - 1, 0) if 0 < width < math.inf else 0.0
-
-    def excludes(self, value: float) -> bool:
-        """Whether it misses a value by its last digit at least: by less, one seed more would say otherwise."""
-        return value not in self and min(abs(self.low - value), abs(self.high - value)) >= self.last_digit
-
     def exp(self) -> "Interval":
         """The interval of a value whose logarithm this one is of."""
         return Interval(exp(self.low), exp(self.high), self.level)

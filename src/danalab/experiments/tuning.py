@@ -10,27 +10,19 @@ drawn again (`Redraw`) with new noise for every trial, the choice made again, an
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
-from danalab.errors import UserError, import_extra, nearest
-from danalab.experiments.rate_laws import fit_shared_curvature
-from danalab.experiments.rows import Row, has_diverged, is_usable, shape_of
-from danalab.models.config import flops_per_token, matrix_params
+from danalab.errors import UserError, import_extra
+from danalab.experiments.rate_laws import shared_curvature
+from danalab.experiments.rows import Row, has_diverged, is_usable
 from danalab.scaling.learning_rate import CHINCHILLA
 
-Convention = Literal["exact", "model", "6nd", "6nd-total"]
-"""Ways of counting compute. With N the parameters of the blocks' matrices (12 d^2 L for enoki; of experts, those that a
-token passes through), V the vocabulary, d the width:
-
-    6nd         6 (N + V d) a token: matrices and head
-    6nd-total   6 (N + 2 V d): embedding too
-    model       every matrix product of the model as it is computed
-    exact       these and the optimizer's own, as GPUs compute them
-"""
+LEAST_VALUES = 3
+"""Values of a dial from which one can be inside."""
 _FOLLOW_THE_RATE = ("lr", "weight_decay", "wd_ts")
 """Settings that differ between the trials of a learning rate; decay is given as a share of it."""
 _HOW = {
@@ -46,7 +38,6 @@ _HOW = {
     "compile",
     "deterministic",
     "device",
-    "diloco_patience",
     "distributed_backend",
     "ema",
     "epochs",
@@ -125,9 +116,54 @@ class Tuned:
         return self.tokens / self.params / (self.runs[0].get("batch") or 1)
 
     @property
+    def horizon(self) -> float:
+        """f = tokens / (20 parameters), by the count of --horizon-basis; rounded steps are ignored."""
+        row = self.runs[0]
+        computed = row["tokens"] / (CHINCHILLA * (row.get("total_params") or row["params"]))
+        asked = (row["settings"].get("tokens_per_param") or 0) / CHINCHILLA
+        return asked if abs(computed - asked) <= 0.05 * asked else computed
+
+    @property
+    def dials(self) -> dict[str, tuple[list[Any], Any]]:
+        """Setting -> (values that were tried with all else equal, the best of them); the learning rate first.
+
+        Of several such groups of trials it is the one with most values.
+        """
+        varied = set().union(*map(settings_of, self.trials)) - set(_FOLLOW_THE_RATE)
+        found = {}
+        for name in ("lr", *sorted(varied)):
+            groups: dict[str, list[Row]] = defaultdict(list)
+            for row in self.trials:
+                groups[_without(row, _FOLLOW_THE_RATE if name == "lr" else (name,))].append(row)
+
+            def rank(rows: list[Row], name: str = name) -> tuple[int, float]:
+                losses = [row["final_loss"] for row in rows if is_usable(row)]
+                return len({as_text(value_of(row, name)) for row in rows}), -min(losses, default=math.inf)
+
+            rows = max(groups.values(), key=rank)
+            values = {as_text(value_of(row, name)): value_of(row, name) for row in rows}
+            usable = [row for row in rows if is_usable(row)]
+            if len(values) > 1 and usable:
+                best = value_of(min(usable, key=lambda row: row["final_loss"]), name)
+                numbers = all(isinstance(value, (int, float)) for value in values.values())
+                found[name] = (sorted(values.values()) if numbers else [*values.values()], best)
+        return found
+
+    @property
+    def edges(self) -> list[str]:
+        """Dials whose best value is an outermost one of several numbers: a better one may lie beyond."""
+        return [
+            name
+            for name, (values, best) in self.dials.items()
+            if all(isinstance(value, (int, float)) for value in values)
+            and len(values) >= (2 if name == "lr" else LEAST_VALUES)
+            and best in (values[0], values[-1])
+        ]
+
+    @property
     def rates(self) -> list[float]:
         """Learning rates tried with these runs' other settings, ascending."""
-        return sorted({row["lr"] for row in self.trials if _without_rate(row) == _without_rate(self.runs[0])})
+        return sorted({row["lr"] for row in self.trials if _without(row) == _without(self.runs[0])})
 
     @property
     def at_edge(self) -> bool:
@@ -180,19 +216,12 @@ def rung_of(row: Row) -> tuple[str, int, int, int]:
     return row["opt"], row["params"], row["tokens"], row.get("batch") or 0
 
 
-def horizon_of(row: Row) -> float:
-    """f = tokens / (20 parameters), by the count of --horizon-basis; rounded steps are ignored."""
-    computed = row["tokens"] / (CHINCHILLA * (row.get("total_params") or row["params"]))
-    asked = (row["settings"].get("tokens_per_param") or 0) / CHINCHILLA
-    return asked if abs(computed - asked) <= 0.05 * asked else computed
-
-
 def tune(rows: Sequence[Row], convention: str = "exact") -> list[Tuned]:
     """The tuned runs, in the order of optimizer, size, horizon and batch.
 
     Runs that differ only in seeds are repeats of one trial. The trial of least mean loss is taken among those with the
     most seeds: one lucky seed does not beat the mean of three. Runs that diverged count as trials and bound the best
-    rate. `convention`: of compute, see `Convention`.
+    rate. `convention`: of compute, see `flops_of`.
     """
     rungs: dict[tuple[str, int, int, int], list[Row]] = defaultdict(list)
     for row in filter(is_usable, rows):
@@ -208,9 +237,7 @@ def tune(rows: Sequence[Row], convention: str = "exact") -> list[Tuned]:
         runs = min(repeated, key=lambda runs: float(np.mean([row["final_loss"] for row in runs])))
         runs = sorted(runs, key=lambda row: row["seed"])
         one, tried = runs[0], trials_of(here)
-        alike = sorted(
-            (row for row in tried if _without_rate(row) == _without_rate(one)), key=lambda row: row["lr"]
-        )
+        alike = sorted((row for row in tried if _without(row) == _without(one)), key=lambda row: row["lr"])
         known = {as_text(settings_of(row)) for row in tried}
         failed = {as_text(settings_of(row)): row for row in lost if as_text(settings_of(row)) not in known}
         own = (opt, params, one["non_emb_params"], one["lr"], one["lr_multiplier"], tuple(runs))
@@ -241,7 +268,7 @@ def trials_of(rows: Sequence[Row]) -> list[Row]:
 def are_same_runs(first: Tuned, second: Tuned) -> bool:
     """Whether two optimizers have equal settings here, to 1% of the rate: their difference says nothing of the two."""
     a, b = first.runs[0], second.runs[0]
-    same = a["settings"].get("opt") is not None and _without_rate(a) == _without_rate(b)
+    same = a["settings"].get("opt") is not None and _without(a) == _without(b)
     return same and abs(math.log(a["lr"] / b["lr"])) < 0.01
 
 
@@ -263,8 +290,8 @@ def as_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def _without_rate(row: Row) -> str:
-    return as_text({key: value for key, value in settings_of(row).items() if key not in _FOLLOW_THE_RATE})
+def _without(row: Row, names: Collection[str] = _FOLLOW_THE_RATE) -> str:
+    return as_text({key: value for key, value in settings_of(row).items() if key not in names})
 
 
 def _is_beside(lost: Row, one: Row) -> bool:
@@ -273,31 +300,10 @@ def _is_beside(lost: Row, one: Row) -> bool:
     return same and lost["settings"].get("iterations") == one["settings"].get("iterations")
 
 
-# ---- compute ----
 def flops_of(row: Row, tokens: float, convention: str) -> float:
-    """Compute of a run after `tokens` tokens; the row's own counts for the conventions exact and model."""
-    if convention in ("exact", "model"):
-        own = (row.get("optimizer_flops") or 0.0) if convention == "exact" else 0.0
-        return (row["flops"] + own) * tokens / row["tokens"]
-    try:
-        shape = shape_of(row["settings"])
-    except (TypeError, AttributeError) as error:
-        raise UserError(f"run {row['name']}: its settings make no model: {error}") from error
-    return training_flops(shape, tokens, row["settings"]["seq_len"], convention)
-
-
-def training_flops(shape: Any, tokens: float, seq_len: int, convention: str = "exact") -> float:
-    """FLOPs of the model to train on `tokens` tokens."""
-    if convention in ("exact", "model"):
-        return float(flops_per_token(shape, seq_len)) * tokens
-    if convention not in get_args(Convention):
-        known = get_args(Convention)
-        raise UserError(
-            f"--convention {convention}{nearest(convention, known)}: known are {', '.join(known)}"
-        )
-    tables = 2 if convention == "6nd-total" else 1
-    params = matrix_params(shape, active=True) + tables * shape.vocab_size * shape.d_model
-    return 6.0 * params * tokens
+    """Compute of a run after `tokens` tokens: model, or exact, with the optimizer's own matrix products."""
+    own = (row.get("optimizer_flops") or 0.0) if convention == "exact" else 0.0
+    return (row["flops"] + own) * tokens / row["tokens"]
 
 
 # ---- ladders drawn again ----
@@ -392,7 +398,7 @@ def _excess_losses(rungs: Sequence[Trials]) -> list[np.ndarray]:
         logs[rung.chosen] = np.log(rung.seeds).mean()
         trials.append((np.log(rung.rates), logs))
     try:
-        curvature = fit_shared_curvature([(np.exp(x), y) for x, y in trials]).curvature
+        curvature = shared_curvature(trials)
     except UserError:
         return [y - y.min() for _, y in trials]
     excess = []

@@ -103,7 +103,7 @@ class ConversationDataset(ChatDataset):
             partial(ConversationRows, conversations, chat, masked=masked)
         )
         rows = self.rows(seq_len)
-        self.counts = rows.counts
+        self.packing = rows.packing
         if rows.n == 0:
             shortest = int((conversations.ends - conversations.starts).min())
             raise UserError(
@@ -121,7 +121,7 @@ class ReplayedDataset(MixedDataset):
     def __init__(self, conversations: ConversationDataset, replay: Dataset, share: float):
         super().__init__([conversations, replay], [1 - share, share])
         self.n_tokens = round(conversations.n_tokens / (1 - share))
-        self.counts = conversations.counts
+        self.packing = conversations.packing
 
     def tokens_per_epoch(self, seq_len: int) -> int:
         return self.n_tokens
@@ -163,7 +163,7 @@ def _has_conversations(word: str) -> bool:
 
 def _of_file(file: Path, chat: ChatFormat, skips: bool) -> TokenizedConversations:
     skipped: list[UserError] = []
-    found = _tokenized(iter_conversations(file, skipped if skips else None), chat, skipped if skips else None)
+    found = _tokenized(iter_conversations(file, skipped if skips else None), chat)
     if skipped:
         log.warning("%s: %d bad lines are left out; the first: %s", file, len(skipped), skipped[0])
     if not len(found):
@@ -178,34 +178,24 @@ def _of_task(word: str, chat: ChatFormat) -> TokenizedConversations:
     )
 
 
-def _tokenized(
-    conversations: Iterable[tuple[str, Conversation]],
-    chat: ChatFormat,
-    skipped: list[UserError] | None = None,
-) -> TokenizedConversations:
+def _tokenized(conversations: Iterable[tuple[str, Conversation]], chat: ChatFormat) -> TokenizedConversations:
     ids, said, ends = array("i"), array("b"), array("q")
     pending = iter(conversations)
     while group := list(islice(pending, _TOGETHER)):
-        for rendered in _rendered(group, chat, skipped):
+        for rendered in _rendered(group, chat):
             ids.extend(rendered.ids)
             said.extend(rendered.mask)
             ends.append(len(ids))
     return TokenizedConversations(np.array(ids, np.int32), np.array(said, bool), np.array(ends, np.int64))
 
 
-def _rendered(
-    group: Sequence[tuple[str, Conversation]], chat: ChatFormat, skipped: list[UserError] | None
-) -> list[Rendered]:
+def _rendered(group: Sequence[tuple[str, Conversation]], chat: ChatFormat) -> list[Rendered]:
     try:
         return chat.render_all([conversation for _, conversation in group])
-    except UserError as error:  # one text cannot be encoded: find it
-        if len(group) > 1:
-            return [found for each in group for found in _rendered([each], chat, skipped)]
-        told = UserError(f"{group[0][0]}: {error}")
-        if skipped is None:
-            raise told from None
-        skipped.append(told)
-        return []
+    except UserError as error:  # a character that the tokenizer lacks: find it
+        if len(group) == 1:
+            raise UserError(f"{group[0][0]}: {error}") from None
+        return [found for each in group for found in _rendered([each], chat)]
 
 
 @dataclass(frozen=True)
@@ -251,26 +241,6 @@ class TokenizedConversations:
         return self.pick(np.flatnonzero(~kept)), self.pick(np.flatnonzero(kept))
 
 
-@dataclass(frozen=True)
-class PackingCounts:
-    """The effect of packing."""
-
-    conversations: int
-    """All."""
-    truncated: int
-    dropped: int
-    """No answer to learn, or not even the first fits in a row."""
-    rows: int
-    filled: float
-    """Share of the positions that are not padding."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.conversations - self.dropped:,} conversations in {self.rows:,} rows, {self.filled:.1%} full; "
-            f"{self.truncated:,} truncated at a turn, {self.dropped:,} without an answer that fits left out"
-        )
-
-
 class ConversationRows:
     """Rows of `seq_len` positions for `danalab.data.order.batches`; `masked`: only the assistant's are targets."""
 
@@ -293,12 +263,11 @@ class ConversationRows:
         self._starts, self._lengths = all_starts[fits][order], lengths[order]
         self.n = int(row.max()) + 1 if len(row) else 0
         self._first = np.searchsorted(row[order], np.arange(self.n + 1))
-        self.counts = PackingCounts(
-            conversations=len(conversations),
-            truncated=int(((kept > 0) & (kept < whole)).sum()),
-            dropped=int((kept == 0).sum()),
-            rows=self.n,
-            filled=int(lengths.sum()) / max(1, self.n * seq_len),
+        self.truncated, self.dropped = int(((kept > 0) & (kept < whole)).sum()), int((kept == 0).sum())
+        filled = int(lengths.sum()) / max(1, self.n * seq_len)
+        self.packing = (
+            f"{len(fits):,} conversations in {self.n:,} rows, {filled:.1%} full; {self.truncated:,} truncated at a "
+            f"turn, {self.dropped:,} without an answer that fits left out"
         )
 
     def read(self, numbers: np.ndarray) -> TokenBatch:

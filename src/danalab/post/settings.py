@@ -49,14 +49,6 @@ class ConversationSettings(Section):
         "one is an error.",
         kind="data",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplaySettings(Section):
-    """Text beside the conversations."""
-
-    title: ClassVar[str] = "conversations"
-
     replay: PathText | None = setting(
         None,
         "Data set of plain text that is mixed in, in the form of danalab train --data, with the "
@@ -94,8 +86,8 @@ class StartingRun(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneSettings(RunSettings, ConversationSettings, StartingRun):
-    """Flags that mid-training and fine-tuning share; model and tokenizer are those of --run."""
+class SftFlags(RunSettings, ConversationSettings, StartingRun):
+    """Flags of `danalab sft`; model and tokenizer are those of --run."""
 
     run_dir: Auto[Path] = setting(
         None,
@@ -131,17 +123,11 @@ class FinetuneSettings(RunSettings, ConversationSettings, StartingRun):
     z_loss: float = setting(
         0.0, "Weight of mean(logsumexp^2) in the minimised loss, over all positions, padding included."
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SftFlags(FinetuneSettings):
-    """Flags of `danalab sft`."""
-
     fract_decay: float | None = setting(0.5, "wsd: share of the run in which the rate falls to 0.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MidFlags(FinetuneSettings, ReplaySettings):
+class MidFlags(SftFlags):
     """Flags of `danalab mid`."""
 
     fract_decay: float | None = setting(0.2, "wsd: share of the run in which the rate falls to 0.")
@@ -161,15 +147,15 @@ class SftConfig(ConversationSettings, TrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MidConfig(ReplaySettings, ConversationSettings, TrainConfig):
-    """A resolved mid-training; see `SftConfig`."""
+class MidConfig(SftConfig):
+    """A resolved mid-training, in which every token is a target."""
 
     stage: ClassVar[str] = "danalab.post.sft:MID"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutFlags(Section):
-    """Problems, answers and rewards."""
+class RlSettings(Section):
+    """Problems, answers, rewards, and the policy-gradient loss."""
 
     title: ClassVar[str] = "rollouts"
 
@@ -199,13 +185,6 @@ class RolloutFlags(Section):
         kind="execution",
     )
 
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyFlags(Section):
-    """The policy-gradient loss."""
-
-    title: ClassVar[str] = "policy loss"
-
     policy_loss: PolicyLossName = setting("dapo", "Loss; docs/rl.md has the formulas.", main=True)
     clip_low: Annotated[float, Ge(0), Lt(float("inf"))] | None = setting(
         None, "The ratio is limited to 1 - clip-low from below; default the loss's."
@@ -221,7 +200,7 @@ class PolicyFlags(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlFlags(RolloutFlags, PolicyFlags, RunSettings):
+class RlFlags(RlSettings, RunSettings):
     """Flags of `danalab rl`; model and tokenizer are those of --run."""
 
     title: ClassVar[str] = "reinforcement learning"
@@ -255,7 +234,7 @@ class RlFlags(RolloutFlags, PolicyFlags, RunSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlConfig(RolloutFlags, PolicyFlags, TrainConfig):
+class RlConfig(RlSettings, TrainConfig):
     """A resolved run; `data` has a line for each task, `tokenizer` is the folder of the run's."""
 
     stage: ClassVar[str] = "danalab.post.rl:RL"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import io
 import json
 import logging
 import re
@@ -25,7 +26,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from danalab.chat.dialects import conversations_of
+from danalab.chat.dialects import conversations_in
 from danalab.chat.messages import FieldError
 from danalab.errors import UserError
 from danalab.serve.answers import ChatWriter, CompletionWriter
@@ -125,7 +126,8 @@ class Api:
             text = content.get("text") if isinstance(content, dict) else None
             if not isinstance(text, str):
                 raise FieldError("'text' must be the text of a file of conversations", param="text")
-            return [conversation.as_dict() for conversation in conversations_of(text)]
+            file = io.BytesIO(text.encode("utf-8", "surrogatepass"))
+            return [conversation.as_dict() for _, conversation in conversations_in(file)]
 
         return JsonAnswer({"conversations": await run_in_threadpool(read)})
 

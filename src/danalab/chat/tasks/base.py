@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -81,12 +81,8 @@ class Task(ABC, Sequence[Problem]):
     """Problems by position."""
 
     name: str
-    summary: ClassVar[str]
     baseline: float = 0.0
     """Expected score of random answers, for centred scores."""
-
-    def __init__(self) -> None:
-        """The parameters of a subclass are its settings."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -100,16 +96,6 @@ class Task(ABC, Sequence[Problem]):
         if isinstance(position, slice):
             return [self.problem(i) for i in range(len(self))[position]]
         return self.problem(range(len(self))[position])
-
-
-class MixedProblem(NamedTuple):
-    """A problem of a mixture."""
-
-    problem: Problem
-    task: int
-    """Index of its task in the mixture."""
-    position: int
-    """Its position in the task."""
 
 
 class TaskMixture:
@@ -126,15 +112,14 @@ class TaskMixture:
         self._block = lru_cache(maxsize=4)(self._compute_block)
         self._order = lru_cache(maxsize=4 * len(tasks))(self._compute_order)
 
-    def __getitem__(self, position: int) -> MixedProblem:
+    def __getitem__(self, position: int) -> Problem:
         """The problem at a position >= 0."""
         number, offset = divmod(position, BLOCK)
         owners, ranks = self._block(number)
         task = int(owners[offset])
         ordinal = int(ranks[offset]) + number * int(self._counts[task])
         epoch, within = divmod(ordinal, len(self.tasks[task]))
-        index = int(self._order(task, epoch)(np.array([within]))[0])
-        return MixedProblem(self.tasks[task].problem(index), task, index)
+        return self.tasks[task].problem(int(self._order(task, epoch)(np.array([within]))[0]))
 
     def _compute_block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """(task, rank among its problems of the block) of each position of a block."""

@@ -55,10 +55,10 @@ class SweepFlags(JsonFlags, Resources):
     def runner(self, folder: Path) -> "Runner":
         """What makes the runs of a folder."""
         from danalab.experiments.runs import Runner
-        from danalab.experiments.slurm import Cluster, SlurmRunner
+        from danalab.experiments.slurm import SlurmRunner
 
         if self.executor == "slurm":
-            return SlurmRunner(folder, Cluster(resources=self, wait=self.wait))
+            return SlurmRunner(folder, self, wait=self.wait)
         return Runner(folder, self.jobs)
 
     @property

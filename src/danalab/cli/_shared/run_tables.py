@@ -11,7 +11,7 @@ from danalab.cli._shared.run_flags import SweepFlags
 from danalab.experiments.cells import Cell
 from danalab.experiments.estimate import Estimate, estimate, total
 from danalab.experiments.formats import as_text
-from danalab.experiments.runs import Outcome, Runner
+from danalab.experiments.runs import Runner
 from danalab.experiments.slurm import SlurmRunner
 
 Columns = dict[str, Callable[[Any], str]]
@@ -68,16 +68,11 @@ def show_plan(
 
 
 def show_rows(
-    flags: SweepFlags, folder: Path, rows: Sequence[dict[str, Any]], found: Outcome | None = None
+    flags: SweepFlags, folder: Path, rows: Sequence[dict[str, Any]], runner: Runner | None = None
 ) -> Answer:
-    """The rows of a sweep; prints its failures and queued runs."""
-    failures = [] if found is None else found.failures
-    facts = {
-        "folder": str(folder),
-        "rows": with_costs(rows, flags.dollars_per_hour),
-        "failures": [vars(failure) for failure in failures],
-        "queued": [] if found is None else found.queued,
-    }
+    """The rows of a sweep; prints what failed or is queued of its runner."""
+    ends = {"failures": [], "queued": []} if runner is None else open_ends(runner)
+    rows = with_costs(rows, flags.dollars_per_hour)
     columns: Columns = {
         "run": lambda row: row["name"],
         "status": lambda row: row["status"],
@@ -89,22 +84,23 @@ def show_rows(
     }
     if flags.dollars_per_hour is None:
         del columns["cost [$]"]
-    table = as_text(list(columns), [[cell(row) for cell in columns.values()] for row in facts["rows"]])
-    print_open_ends(found)
+    table = as_text(list(columns), [[cell(row) for cell in columns.values()] for row in rows])
     print(f"{len(rows)} rows in {folder / 'ladder.jsonl'}", file=sys.stderr)
-    return Answer(facts, [table], 1 if failures else 0)
+    return Answer({"folder": str(folder), "rows": rows, **ends}, [table], 1 if ends["failures"] else 0)
 
 
-def print_open_ends(found: Any) -> None:
-    """Print failures and queued runs of a sweep's or ladder's end on standard error."""
-    for failure in found.failures if found else ():
-        print(f"failed: {failure.name}: {failure.reason}", file=sys.stderr)
-    if found and found.queued:
+def open_ends(runner: Runner) -> dict[str, list[Any]]:
+    """Failures and queued runs, for JSON; prints them on standard error, too."""
+    for name, reason in sorted(runner.failures.items()):
+        print(f"failed: {name}: {reason}", file=sys.stderr)
+    if runner.queued:
         print(
-            f"{len(found.queued)} runs are queued or running; start the same command again when they have ended, or "
+            f"{len(runner.queued)} runs are queued or running; start the same command again when they have ended, or "
             "with --wait; --collect gathers the finished ones",
             file=sys.stderr,
         )
+    failures = [{"name": name, "reason": reason} for name, reason in sorted(runner.failures.items())]
+    return {"failures": failures, "queued": sorted(runner.queued)}
 
 
 def with_costs(rows: Sequence[dict[str, Any]], price: float | None) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from danalab.train.config.fields import Count, JsonFlags, NonNegative, PathText, Section, setting
+from danalab.train.config.fields import Count, JsonFlags, PathText, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +55,6 @@ class SpeedrunConfig(Section, JsonFlags):
         kind="job",
     )
     device: str | None = setting(None, "cpu, cuda or cuda:N; default cuda where there is one.", kind="job")
-    dollars_per_hour: NonNegative | None = setting(
-        None, "Price of one device, for the cost in the report.", kind="job"
-    )
 
 
 @dataclass(frozen=True)
