@@ -247,7 +247,7 @@ def test_the_presets_rate_is_of_its_optimizer_alone(tmp_path):
         return config.lr_multiplier, config.optimizer_settings
 
     assert base(None) == base("dana-muon") == (1.08, {"aux_lr_factor": 1.0})
-    assert base("adana") == (1, {})
+    assert base("adana") == (None, {})
 
 
 def test_optimizers_of_the_stages_are_chosen_apart(finished, text):
