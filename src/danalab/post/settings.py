@@ -39,8 +39,6 @@ class ConversationSettings(Section):
     """Conversations for validation, in the form of --data; default a share of the others."""
     val_share: Share = setting(0.05, kind="data")
     """Share of the conversations that is kept for validation, at least one; without --val-data."""
-    skip_bad_lines: bool = setting(False, kind="data")
-    """Leave out lines of a file that are no conversation, and say how many; otherwise the first one is an error."""
     replay: PathText | None = setting(None, kind="data")
     """Data set of plain text that is mixed in, in the form of danalab train --data, with the tokenizer of the run."""
     replay_share: Share = 0.3
