@@ -3,8 +3,8 @@
     python bench/recipes.py --run [--text FILE]     # goes on where it stopped; FILE: tiny Shakespeare
     python bench/recipes.py                         # the tables, from the stored rows
 
-1. *The baseline*: AdamW (rate, beta1, beta2, decay, final rate, warm-up), ADana (rate, delta, kappa, omega, final rate,
-   warm-up) and Muon, each with the same number of trials (`tune`), then AdamW turned into ADana part by part.
+1. *The baseline*: AdamW (rate, beta1, beta2, decay, final rate, warmup), ADana (rate, delta, kappa, omega, final rate,
+   warmup) and Muon, each with the same number of trials (`tune`), then AdamW turned into ADana part by part.
 2. *The recipe*: DanaMuon, and the parts of nanochat's optimizer added to it one at a time; and the other way round.
 
 All optimizers are written here, eagerly, in one class each, so that an arm differs from the next by one switch. A trial
@@ -388,7 +388,8 @@ def recipe(
     aux_style: str = "dana",
     **settings: Any,
 ) -> torch.optim.Optimizer:
-    """aux_style: dana (Dana-Star-MK4, DanaMuon's ratios), nanochat or adamw (AdamW, absolute rates)."""
+    """aux_style: dana (Dana-Star-MK4, DanaMuon's ratios), dana-kinds (the same at nanochat's ratios), nanochat or adamw
+    (AdamW, absolute rates)."""
     width = min(max(p.shape) if p.ndim else 1 for p in kinds(model)["matrix"])
     wide = (width / 768) ** -0.5
     common = {**MATRIX, "t": 0, "steps": steps, "aux": "adamw", "eps": 1e-8, **settings}
@@ -402,8 +403,9 @@ def recipe(
                 group |= {"lr": 0.004 * aux_scale, "betas": (0.9, 0.99), "omega": None}
             else:
                 rate = {"embedding": 0.2 * wide, "head": 0.004 * wide, "vector": 0.01}[kind]
+                aux = "dana" if aux_style == "dana-kinds" else "adamw"
                 betas = {"embedding": (0.8, 0.995), "head": (0.8, 0.96), "vector": (0.8, 0.95)}[kind]
-                group |= {"lr": rate * aux_scale, "betas": betas, "eps": 1e-10, "omega": None}
+                group |= {"lr": rate * aux_scale, "betas": betas, "eps": 1e-10, "omega": None, "aux": aux}
         group["peak"] = group["lr"]
         groups.append(group)
     return Recipe([group for group in groups if group["params"]], {})
@@ -666,15 +668,19 @@ def _arm(base: Settings, **changes: Any) -> Arm:
 RECIPES: dict[str, Arm] = {
     "DanaMuon": _arm(_DANA),
     "DanaMuon, NorMuon's second moment": _arm(_DANA, normalise="normuon"),
-    "DanaMuon, rows equilibrated before": _arm(_DANA, equilibrate=True),
-    "DanaMuon, cautious decay": _arm(_DANA, cautious=True),
-    "DanaMuon, Polar Express": _arm(_DANA, polar=True),
-    "DanaMuon, nanochat's rates and betas for the rest": _arm(_DANA, aux_style="nanochat"),
     "DanaMuon, NorMuon and nanochat's rest": _arm(_DANA, normalise="normuon", aux_style="nanochat"),
-    "DanaMuon, all of nanochat's but momentum": _arm({**_NANO, "lr": 0.02}, momentum=None),
     "nanochat": _arm(_NANO),
+    "DanaMuon, NorMuon and nanochat's rates": _arm(
+        _DANA, normalise="normuon", aux_style="dana-kinds", aux_scale=0.25
+    ),
+    "DanaMuon, nanochat's rates and betas for the rest": _arm(_DANA, aux_style="nanochat"),
+    "DanaMuon, all of nanochat's but momentum": _arm({**_NANO, "lr": 0.02}, momentum=None),
     "nanochat, momentum 0.8": _arm(_NANO, momentum=0.8),
     "nanochat, log-time momentum without damped Nesterov": _arm(_NANO, momentum=None, kappa=1.0),
+    "DanaMuon, rows equilibrated before": _arm(_DANA, equilibrate=True),
+    "DanaMuon, cautious decay": _arm(_DANA, cautious=True),
+    "DanaMuon, half the decay": _arm(_DANA, omega=2.0),
+    "DanaMuon, Polar Express": _arm(_DANA, polar=True),
     "NorMuon + AdamW": _arm(
         {**_DANA, "omega": None, "decay": 0.1, "momentum": 0.95},
         normalise="normuon",
@@ -716,12 +722,13 @@ def main() -> None:
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--text", type=Path, default=TEXT)
     parser.add_argument("--study", choices=("baseline", "apart", "recipe"), help="this one alone")
+    parser.add_argument("--problem", choices=PROBLEMS, help="this one alone")
     options = parser.parse_args()
     TEXT, RUNNING[0] = options.text, options.run
     torch.set_num_threads(1)
     load()
     for study in STUDIES:
-        if options.study not in (None, study.title):
+        if options.study not in (None, study.title) or options.problem not in (None, study.problem):
             continue
         known: dict[str, tuple[Settings, list[float]]] = {}
         for name, arm in study.arms.items():

@@ -53,12 +53,6 @@ def fail(config: TrainConfig, stop: StopRequest) -> int:
     return 0
 
 
-def fail_unless_first(config: TrainConfig, stop: StopRequest) -> int:
-    if rank() == 1:
-        raise KeyError("x")
-    return 0
-
-
 def refuse(config: TrainConfig, stop: StopRequest) -> int:
     if rank() == 1:
         raise UserError("no room on its disk")

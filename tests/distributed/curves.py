@@ -12,7 +12,7 @@ from danalab.models import ModelConfig
 from danalab.train.parallel.layout import RankLayout
 from danalab.train.parallel.strategy import strategy_of
 from danalab.train.parallel.world import World, join
-from danalab.train.step.gradients import GradientStep, UpdateNorm
+from danalab.train.step.gradients import GradientStep, update_norm
 from danalab.train.step.loss import CrossEntropy, RouterBalance, TrainingBatch
 
 VOCAB, LENGTH, ROWS, STEPS = 60, 16, 8, 8
@@ -73,18 +73,17 @@ def curve(case: Case, world: World | None = None, dtype: torch.dtype | None = No
         autocast=contextlib.nullcontext if dtype is None else lambda: torch.autocast("cpu", dtype),
         strategy=strategy,
     )
-    moved, rows = UpdateNorm(parameters), []
+    rows = []
     for number in range(case.steps):
         inputs, targets = batch(number)
         share_of = ROWS // world.dp_size
         own = slice(world.dp_rank * share_of, (world.dp_rank + 1) * share_of)
         result = step(TrainingBatch(inputs[own], targets[own]))
-        moved.before()
+        before = [p.detach().clone() for p in parameters]
         optimizer.step()
         optimizer.zero_grad()
-        update = moved.after()
-        assert update is not None
-        rows.append([float(result.loss), float(result.grad_norm), float(update)])
+        moved = update_norm(before, parameters)
+        rows.append([float(result.loss), float(result.grad_norm), float(moved)])
     return torch.tensor(rows)
 
 

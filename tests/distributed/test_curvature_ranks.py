@@ -61,8 +61,9 @@ def shared(rank: int, size: int, layout: RankLayout) -> tuple[list[torch.Tensor]
     for step in range(3):
         inputs, targets = batch(step)
         curvature.before_step(step, TrainingBatch(inputs[own], targets[own]))
-        driver.step(gradients(TrainingBatch(inputs[own], targets[own])).finite)
-        driver.zero_grad()
+        gradients(TrainingBatch(inputs[own], targets[own]))
+        driver.optimizer.step()
+        driver.optimizer.zero_grad()
     return [whole(p) for p in model.parameters()], labels
 
 
@@ -77,8 +78,9 @@ def alone(labels: list[list[torch.Tensor]]) -> list[torch.Tensor]:
             driver.take_curvature(
                 gradients.of_labels(TrainingBatch(used, torch.cat([drawn[step // 2] for drawn in labels])))
             )
-        driver.step(gradients(TrainingBatch(inputs, targets)).finite)
-        driver.zero_grad()
+        gradients(TrainingBatch(inputs, targets))
+        driver.optimizer.step()
+        driver.optimizer.zero_grad()
     return [p.detach().clone() for p in model.parameters()]
 
 

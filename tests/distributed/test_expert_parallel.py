@@ -98,8 +98,7 @@ def test_a_model_with_experts_makes_the_curve_of_one_in_every_mode(layout):
 def test_what_ranks_with_experts_save_one_process_reads_and_back(tmp_path: Path):
     def saved(rank: int, size: int, folder: Path):
         model, optimizer = trained(init_device_mesh("cpu", (size,)), rank, size)
-        found, paths = tensors.flatten(tensors.state_of(model, optimizer))
-        tensors.write(found, folder, world(rank, size), paths)
+        tensors.write(tensors.state_of(model, optimizer), folder, world(rank, size))
 
     def read(rank: int, size: int, folder: Path):
         model = build_model(CONFIG, seed=5)

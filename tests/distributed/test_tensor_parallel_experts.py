@@ -171,9 +171,9 @@ def test_what_ranks_with_features_of_experts_save_any_other_arrangement_reads(tm
     config = MODELS["gelu"]
 
     def saved(rank: int, size: int):
-        found, paths = tensors.flatten(tensors.state_of(*stepped(cut(config, size))))
         control: Any = torch.distributed.new_group(backend="gloo")
-        tensors.write(found, tmp_path, World(rank=rank, size=size, control=control), paths)
+        state = tensors.state_of(*stepped(cut(config, size)))
+        tensors.write(state, tmp_path, World(rank=rank, size=size, control=control))
 
     def read(rank: int, size: int):
         found = []

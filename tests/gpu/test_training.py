@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -10,17 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from danalab.models import build_model
-from danalab.optim import build_optimizer
 from danalab.train import TrainConfig, train
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.open import open_run
-from danalab.train.step.gradients import GradientStep
-from danalab.train.step.loss import CrossEntropy
-from danalab.train.step.memory import try_step
-from danalab.train.step.optimizer_driver import OptimizerDriver
-from danalab.train.system.device import random_state
-from models.architectures import LENGTH, tiny
 from slow_cases import slow
 
 
@@ -39,21 +30,6 @@ def config(data: Path, tmp_path: Path) -> Callable[..., TrainConfig]:
 
 def weights(folder: Path) -> torch.Tensor:
     return torch.cat([p.detach().flatten().cpu() for p in open_run(folder).load_model().model.parameters()])
-
-
-def test_the_memory_check_changes_nothing(device):
-    model = build_model(tiny("enoki"), device=device)
-    driver = OptimizerDriver(build_optimizer("adana", model, lr=1e-3))
-    gradients = GradientStep(
-        model, driver.parameters, micro_batch=4, seq_len=LENGTH, grad_clip=0.5, loss=CrossEntropy(),
-        autocast=contextlib.nullcontext,
-    )  # fmt: skip
-    before, random = [p.detach().clone() for p in model.parameters()], random_state()
-    peak = try_step(gradients, driver, device=device)
-    assert (peak > 0) == (device.type == "cuda")
-    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
-    assert all(p.grad is None for p in model.parameters())
-    assert random_state() == random
 
 
 STOPPED = {

@@ -429,7 +429,7 @@ def test_a_disk_that_is_full_for_a_while_costs_neither_the_run_nor_a_row(tiny, t
                 files.append(metrics._file)
                 metrics._file = Full()
             if step == 12:
-                trainer.saver._finish_thread()
+                trainer.saver._finish()
                 assert trainer.saver.committed == 5  # not without its rows
                 metrics._file = files.pop()
             return schedule(step)

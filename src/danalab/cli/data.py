@@ -36,8 +36,8 @@ class PrepareFlags(JsonFlags):
     """Special token that ends documents, of a tokenizer given by its path; default <|endoftext|>, else the eos_token
     in its tokenizer_config.json."""
     language: tuple[str, ...] = ()
-    """Settings of the source synthetic, KEY=VALUE: words, zipf, levels, level_exponent, answers, noise, questions,
-    copies, distances, document_tokens, seed; see docs/data.md."""
+    """Settings of the source synthetic, KEY=VALUE: words, zipf, levels, level_exponent, answers, questions,
+    document_tokens, seed; see docs/data.md."""
     val_input: tuple[PathText, ...] = ()
     """Validation files of your own; without them a share of the documents is taken."""
     val_fraction: float | None = None

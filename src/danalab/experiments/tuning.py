@@ -38,7 +38,6 @@ _HOW = {
     "compile",
     "deterministic",
     "device",
-    "diloco_patience",
     "distributed_backend",
     "ema",
     "epochs",

@@ -231,8 +231,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         return norm
 
     @torch.no_grad()
-    def scale_gradients(self, factor: Tensor) -> None:
-        """Multiply all gradients by a 0-dim tensor, in place."""
+    def scale_gradients(self, factor: Tensor | float) -> None:
+        """Multiply all gradients by a number, in place."""
         for shard in self._shards.values():
             if shard.grad is not None:
                 shard.grad.mul_(factor)

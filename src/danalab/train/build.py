@@ -7,10 +7,11 @@ from torch import nn
 
 from danalab.data import Dataset
 from danalab.errors import UserError
+from danalab.models.decoder import require_memory
 from danalab.tables import load
 from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.checkpoint import tensors
-from danalab.train.checkpoint.saver import Retention, Saver, local_folder
+from danalab.train.checkpoint.saver import Saver, local_folder
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.strategy import strategy_of
 from danalab.train.parallel.world import World
@@ -21,7 +22,6 @@ from danalab.train.stage import MakeStage
 from danalab.train.step.average import WeightAverage
 from danalab.train.step.finite_guard import FiniteGuard
 from danalab.train.step.gradients import GradientStep, LossScale
-from danalab.train.step.memory import check_training_memory
 from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver
 from danalab.train.system.device import (
     autocast_context,
@@ -46,9 +46,10 @@ def build_trainer(
     """A trainer at step 0 with new weights, in a folder that the caller has locked. Collective."""
     config = spec
     stop = StopRequest() if stop is None else stop
-    strategy = strategy_of(world.layout.backend).build(spec, folder, world, stop)
+    strategy = strategy_of(world.layout.backend)(world, spec)
     device = choose_device(config.device)
-    check_training_memory(spec, world, device)
+    needed = spec.memory_gib(spec.batch_size, world.size, recompute=True)
+    require_memory(int(needed * 2**30), device, "training with this model, micro-batch and context")
     set_numerics(config.deterministic)
     seed_everything(config.seed)
     compute_dtype = autocast_dtype(spec.dtype, device)
@@ -66,7 +67,7 @@ def build_trainer(
         seed_everything(config.seed + world.dp_rank)
     driver = OptimizerDriver.build(spec, model, strategy.make_optimizer)
     stage = make_stage(spec, dataset, folder, world, device, autocast)
-    loss_scale = LossScale(device) if compute_dtype == torch.float16 else None
+    loss_scale = LossScale() if compute_dtype == torch.float16 else None
     gradients = GradientStep(
         model,
         driver.parameters,
@@ -93,7 +94,9 @@ def build_trainer(
     logbook = Logbook(spec, folder, stage.consumption, callbacks, device, world)
     saver = Saver(
         folder.store,
-        retention=Retention(config.keep_last, config.keep_every, config.kept_steps()),
+        keep_last=config.keep_last,
+        keep_every=config.keep_every,
+        keep_steps=config.kept_steps(),
         asynchronous=config.async_checkpoint,
         world=world,
         local_folder=local_folder(config.local_ckpt_dir, folder.path, rank=world.rank),

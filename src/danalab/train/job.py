@@ -18,7 +18,6 @@ from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.launcher import launch
 from danalab.train.parallel.layout import check_parallel, data_parallel_size, find_place, layout_of
-from danalab.train.parallel.strategy import strategy_of
 from danalab.train.parallel.world import World, joined, report_lost_ranks
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.resume import ResumePoint, choose_resume_point, run_record
@@ -65,10 +64,10 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Traini
         stop,
         ExitStack() as keep,
     ):
-        if not world.is_console_rank:
+        if not world.is_main:
             logging.getLogger("danalab").setLevel(logging.ERROR)
         spec = world.compute_on_rank0(lambda: _settle(config, world, keep))
-        folder = folder_of(spec, world)
+        folder = RunFolder(spec.run_dir)
         dataset = stage_kind(config).open_data(spec)
         spec, source = world.compute_on_rank0(partial(choose_resume_point, spec, dataset, folder))
         if source is not None and source.finished:
@@ -77,14 +76,14 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Traini
                     "%s: already finished at step %d; --extend-to continues it", folder.path, source.step
                 )
             summary = folder.read_summary(tolerant=True) or {}
-            return TrainingOutcome(folder.path, "finished", 0, summary, world.is_console_rank)
+            return TrainingOutcome(folder.path, "finished", 0, summary, world.is_main)
         if stop.agreed(world.agree):  # the next job starts from the same place
             summary = {
                 "status": "interrupted",
                 "step": source.step if source else 0,
                 "iterations": spec.last_step,
             }
-            return TrainingOutcome(folder.path, "interrupted", stop.exit_code, summary, world.is_console_rank)
+            return TrainingOutcome(folder.path, "interrupted", stop.exit_code, summary, world.is_main)
         return _run(spec, dataset, folder, source, world, stop)
 
 
@@ -123,9 +122,9 @@ def _settle(config: TrainConfig, world: World, keep: ExitStack) -> TrainConfig:
     spec, dataset = _resolve(config, world.dp_size)
     dataset.check_vocab(spec.model.vocab_size)
     check_parallel(spec, world.layout, world.size)
-    keep.enter_context(folder_of(spec, world).locked())
+    keep.enter_context(RunFolder(spec.run_dir).locked())
     stage_kind(config).prepare(config)
-    return strategy_of(world.layout.backend).rank_spec(spec, world)
+    return spec
 
 
 def _resolve(config: TrainConfig, ranks: int) -> tuple[TrainConfig, Dataset]:
@@ -141,11 +140,6 @@ def _resolve(config: TrainConfig, ranks: int) -> tuple[TrainConfig, Dataset]:
         resolve(config, vocabulary, ranks, device)
     dataset = kind.open_data(config)
     return resolve(config, dataset, ranks, device), dataset
-
-
-def folder_of(spec: TrainConfig, world: World) -> RunFolder:
-    """The run folder; of workers that step alone, each but the first has a folder in it."""
-    return RunFolder(spec.run_dir / "workers" / str(world.worker) if world.worker else spec.run_dir)
 
 
 def _run(
@@ -164,9 +158,8 @@ def _run(
         folder.summary_file.unlink(missing_ok=True)
         folder.nonfinite_file.unlink(missing_ok=True)
         _announce(spec, dataset, trainer)
-        if world.is_console_rank:
-            sample = None if dataset.sequence_length is None else spec.seq_len
-            trainer.callbacks.append(ConsoleProgress(spec.last_step, trainer.step, sample_tokens=sample))
+        sample = None if dataset.sequence_length is None else spec.seq_len
+        trainer.callbacks.append(ConsoleProgress(spec.last_step, trainer.step, sample_tokens=sample))
     try:
         status = trainer.fit()
     except NonFiniteError:
@@ -175,7 +168,7 @@ def _run(
     if status == "interrupted" and stop.signal is not None and world.is_main:
         log.info("%s: stopped by %s at step %d, checkpointed", folder.path, stop.signal.name, trainer.step)
     code = {"interrupted": stop.exit_code, "nonfinite": NONFINITE}.get(status, 0)
-    return TrainingOutcome(folder.path, status, code, summary, world.is_console_rank)
+    return TrainingOutcome(folder.path, status, code, summary, world.is_main)
 
 
 def _announce(spec: TrainConfig, dataset: Dataset, trainer: Trainer) -> None:
@@ -208,7 +201,7 @@ def _announce(spec: TrainConfig, dataset: Dataset, trainer: Trainer) -> None:
         shape = " x ".join(f"{name} {size}" for name, size in world.layout.shape(world.size).items())
         log.info("%s on %d ranks: %s", world.layout.backend, world.size, shape)
     log.info(
-        "%s, peak lr %.4g (%s), %s over %d steps, warm-up %d",
+        "%s, peak lr %.4g (%s), %s over %d steps, warmup %d",
         spec.opt,
         spec.lr,
         spec.lr_source,

@@ -7,10 +7,11 @@ The step of a trainer is the number of steps made: batch k (from 0) is used by t
 """
 
 import copy
+import gc
 import logging
 import time
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -26,11 +27,10 @@ from danalab.train.run.logbook import Logbook
 from danalab.train.stage import Evaluator, Stage
 from danalab.train.step.average import WeightAverage
 from danalab.train.step.finite_guard import FiniteGuard, NonFiniteError
-from danalab.train.step.gradients import GradientStep, LossScale, StepResult, UpdateNorm
+from danalab.train.step.gradients import GradientStep, LossScale, StepResult, update_norm
 from danalab.train.step.loss import TrainingBatch
-from danalab.train.step.memory import try_step
 from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver
-from danalab.train.system.device import GarbageCollector, explain_errors, random_state, restore_random_state
+from danalab.train.system.device import explain_errors, random_state, restore_random_state
 from danalab.train.system.signals import StopRequest
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Trainer:
         self.batches = self.stage.batches
         self.batches.attach(self.model)
         self._first_step, self._factor = self.step, 1.0
-        self._update_norm = UpdateNorm(self.driver.parameters)
+        self._before: list[torch.Tensor] = []  # weights before the update of a logged step
         self._last: StepResult | None = None
         # Copies: an evaluator may keep its last result.
         self._evaluators_of_average = [copy.copy(evaluator) for evaluator in self.stage.evaluators]
@@ -81,17 +81,16 @@ class Trainer:
         Raises:
             NonFiniteError: see `FiniteGuard`; the summary is written, checkpoints stay as they are.
         """
-        self._go_to(self.strategy.begin(self.step))
         self._first_step = self.step
         self.logbook.open(self.step)
         self.model.train()
         self.driver.train()
         batches = self.batches.iterate(self.step)
-        with self.stop, GarbageCollector(self.spec.gc_interval) as garbage:
+        with self.stop:
+            if self.spec.gc_interval:
+                gc.disable()  # ranks that collect at different times would delay each other
             try:
                 self._start_callbacks()
-                if self.device.type == "cuda" and self.step < self.spec.last_step:
-                    self._try_step()
                 self._finish_pending_row()
                 self.time.start()
                 while (status := self._why_end()) is None:
@@ -102,48 +101,30 @@ class Trainer:
                     result = self._make_step(batch, logged)
                     if self.step == self._first_step + 1:
                         self.world.set_collective_timeout(self.spec.collective_timeout)
-                    next_step = self.strategy.after_step(self.step, result.loss)
+                    self.strategy.after_step(self.step)
                     if logged:
                         self._record(result)
-                    if next_step != self.step:
-                        batches = self._jump(batches, next_step)
                     if self.spec.is_saved(self.step):
                         self.time.interval.save_wait += self.save()
                     self.saver.poll()
-                    garbage.after_step(self.step)
+                    if self.spec.gc_interval and self.step % self.spec.gc_interval == 0:
+                        gc.collect()
                 return self._end(status)
             except NonFiniteError as error:
                 if self.world.is_main:
                     log.error("%s", error)
-                self.driver.zero_grad()
+                self.driver.optimizer.zero_grad()
                 self.saver.drain()
                 self._add_loss()
                 self.logbook.write_summary(self.step, "nonfinite", self.guard.skipped)
                 raise
             finally:
+                gc.enable()
                 self.logbook.close()
                 for callback in self.callbacks:
                     callback.close()
                 if isinstance(batches, Generator):
                     batches.close()  # ends a thread that reads ahead
-
-    def _go_to(self, step: int) -> None:
-        if step != self.step:
-            self.step, self.logbook.pending = step, None
-
-    def _jump(self, batches: Iterator[TrainingBatch], step: int) -> Iterator[TrainingBatch]:
-        if isinstance(batches, Generator):
-            batches.close()
-        self._go_to(step)
-        return self.batches.iterate(step)
-
-    def _try_step(self) -> None:
-        peak = try_step(
-            self.gradients, self.driver, device=self.device, state_share=self.strategy.state_share
-        )
-        if self.world.is_main:
-            has = torch.cuda.get_device_properties(self.device).total_memory / 2**30
-            log.info("memory: a step needs up to %.1f of %.1f GiB", peak, has)
 
     def _make_step(self, batch: TrainingBatch, logged: bool) -> StepResult:
         number = self.step + 1
@@ -151,32 +132,24 @@ class Trainer:
             if self.curvature is not None:
                 self.curvature.before_step(self.step, batch)
             result = self.gradients(batch)
-            on_gpu = result.finite.is_cuda
-            known = [] if on_gpu else self.guard.check(number, result)
+            made = self.guard.allows(number, result)
             self._factor = self.schedule(self.step)
             self.driver.set_rate(self._factor)
-            if on_gpu or known[-1][1]:
+            if logged:
+                self._before = [p.detach().clone() for p in self.driver.parameters]
+            if made:
                 for callback in self.callbacks:
                     callback.before_update(number)
-            if logged:
-                self._update_norm.before()
-            self.driver.step(result.finite)
-            if self.average is not None:
-                self.average.update(result.finite)
-            if on_gpu:
-                known = self.guard.check(number, result, wait=logged)
-            self._report_updates(known)
-        self.driver.zero_grad()
+                self.driver.optimizer.step()
+                if self.average is not None:
+                    self.average.update()
+            for callback in self.callbacks:
+                (callback.after_update if made else callback.on_skip)(number)
+        self.driver.optimizer.zero_grad()
         self._last = result
         self.step += 1
         self.time.interval.steps += 1
         return result
-
-    def _report_updates(self, known: Sequence[tuple[int, bool]]) -> None:
-        """Tell the callbacks of the updates that were made or skipped."""
-        for step, made in known:
-            for callback in self.callbacks:
-                (callback.after_update if made else callback.on_skip)(step)
 
     def _start_callbacks(self) -> None:
         """Rank 0 first: where it cannot reach a mirror of its metrics, all ranks end."""
@@ -190,7 +163,7 @@ class Trainer:
             start()
 
     def _why_end(self) -> str | None:
-        if self.step >= self.spec.last_step and not self.strategy.pending:
+        if self.step >= self.spec.last_step:
             return "finished"
         if self._is_stopped():
             return "interrupted"
@@ -212,8 +185,9 @@ class Trainer:
 
     def _record(self, result: StepResult) -> None:
         """Write the row of the step that was just made, with an evaluation where one is due."""
-        update_norm = self._update_norm.after()
-        row = self.logbook.row(self.step, result, update_norm, self.guard.skipped)
+        before, self._before = self._before, []
+        moved = float(update_norm(before, self.driver.parameters))
+        row = self.logbook.row(self.step, result, moved, self.guard.skipped)
         rate = {"lr": self.spec.lr * self._factor}
         row |= self.stage.loss.scalars() | rate | self.driver.scalars() | self.strategy.scalars()
         for callback in self.callbacks:
@@ -234,7 +208,7 @@ class Trainer:
         with self.time.leaving_out(), self.driver.evaluating():
             if not self._run_evaluators(self.stage.evaluators, final):
                 return False
-            if self.average is not None and self.average.begun:
+            if self.average is not None and self.average.count:
                 with self.average.in_place():
                     if not self._run_evaluators(self._evaluators_of_average, final, "_average"):
                         return False
@@ -257,7 +231,6 @@ class Trainer:
 
     def save(self, *, wait: bool = False) -> float:
         """Checkpoint this step; the seconds training stood still. NonFiniteError, nothing saved: weights not finite."""
-        self._report_updates(self.guard.settle())
         self.time.tick()
         self._add_loss()
         with self.driver.evaluating():
@@ -290,11 +263,10 @@ class Trainer:
             "model": self.spec.model.as_dict(),
             "random": random_state(),
             "guard": {"skipped": self.guard.skipped, "in_a_row": self.guard.in_a_row},
-            "loss_scale": None if self.loss_scale is None else self.loss_scale.state_dict(),
+            "loss_scale": None if self.loss_scale is None else asdict(self.loss_scale),
             "loss": self.stage.loss.state_dict(),
             "batches": self.batches.state_dict(),
             "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks},
-            "sharing": self.strategy.state_dict(),
             **self.logbook.state_dict(),
         }
 
@@ -304,7 +276,7 @@ class Trainer:
         self.logbook.load_state_dict(meta)
         self.guard.skipped, self.guard.in_a_row = meta["guard"]["skipped"], meta["guard"]["in_a_row"]
         if self.loss_scale is not None and meta.get("loss_scale") is not None:
-            self.loss_scale.load_state_dict(meta["loss_scale"])
+            vars(self.loss_scale).update(meta["loss_scale"])
         self.stage.loss.load_state_dict(meta["loss"])
         self.batches.load_state_dict(meta["batches"])
         for callback in self.callbacks:

@@ -25,8 +25,11 @@ class _Listed(Source):
     def iter_documents(self) -> Iterator[str]:
         return iter(self.documents)
 
-    def iter_validation(self) -> Iterator[str] | None:
-        return None if self.validation is None else iter(self.validation)
+    def parts(self, side: str) -> int | None:
+        return 1 if side == TRAIN or self.validation is not None else None
+
+    def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
+        return iter((self.documents if side == TRAIN else self.validation or [])[skip:])
 
     def size_bytes(self) -> int:
         return sum(map(len, self.documents))

@@ -20,9 +20,7 @@ from danalab.data.sources.synthetic import Language
 from danalab.data.tokenizers import WordTokenizer, load_tokenizer
 from danalab.errors import UserError
 
-SMALL = Language(
-    words=3, levels=2, answers=2, noise=0.25, questions=0.3, copies=0.2, distances=2, document_tokens=5
-)
+SMALL = Language(words=3, levels=2, answers=2, questions=0.3, document_tokens=5)
 
 
 def probabilities(language: Language, document: np.ndarray) -> np.ndarray:
@@ -36,12 +34,7 @@ def probabilities(language: Language, document: np.ndarray) -> np.ndarray:
             table[position, size] = 1
         elif mark is not None:
             history = np.array([words or [0]])
-            sure = language._answer(np.array([mark]), history, np.array([len(words)]))[0]
-            if mark < language.words + language.levels:
-                table[position, size - language.answers : size] = language.noise / language.answers
-                table[position, sure] += 1 - language.noise
-            else:
-                table[position, sure] = 1
+            table[position, language._answer(np.array([mark]), history, np.array([len(words)]))[0]] = 1
         elif position == length - 1:
             table[position, : language.words] = synthetic._power_law(language.words, language.zipf)
         else:
@@ -85,10 +78,7 @@ def share(low: float, high: float) -> st.SearchStrategy[float]:
     zipf=st.floats(0, 1),
     levels=st.integers(1, 5),
     answers=st.integers(2, 8),
-    noise=share(0.1, 1),
     questions=share(0.1, 0.5),
-    copies=share(0.1, 0.4),
-    distances=st.integers(1, 3),
     document_tokens=st.integers(2, 12),
     seed=st.integers(0, 2**20),
 )
@@ -101,7 +91,7 @@ def test_generated_documents_have_that_entropy(**chosen: Any) -> None:
 
 
 def test_a_document_depends_on_its_number_alone() -> None:
-    language = Language(document_tokens=32, copies=0.1)
+    language = Language(document_tokens=32)
     together = language.documents(0, 10)
     np.testing.assert_array_equal(language.documents(7, 1)[0], together[7])
     source = SyntheticSource(language)
@@ -109,7 +99,7 @@ def test_a_document_depends_on_its_number_alone() -> None:
         list(itertools.islice(source.iter_part("train", 0, skip=3), 4)),
         list(itertools.islice(source.iter_documents(), 3, 7)),
     )
-    assert not np.array_equal(Language(document_tokens=32, copies=0.1, seed=1).documents(0, 1), together[:1])
+    assert not np.array_equal(Language(document_tokens=32, seed=1).documents(0, 1), together[:1])
 
 
 def test_an_answer_depends_on_as_many_words_as_its_level_says() -> None:
@@ -170,7 +160,7 @@ def test_an_interrupted_preparation_gives_the_same_bytes(tmp_path: Path) -> None
 
 
 def test_the_tokenizer_is_read_back_and_by_transformers(tmp_path: Path) -> None:
-    made = WordTokenizer(Language(words=5, levels=1, answers=2, distances=1).vocabulary)
+    made = WordTokenizer(Language(words=5, levels=1, answers=2).vocabulary)
     made.save(tmp_path)
     read = load_tokenizer(tmp_path)
     assert (read.fingerprint, read.vocab_size, read.specials) == (
@@ -178,7 +168,7 @@ def test_the_tokenizer_is_read_back_and_by_transformers(tmp_path: Path) -> None:
         made.vocab_size,
         made.specials,
     )
-    text = "w4 k1 a0 w2 c1 w2 "
+    text = "w4 k1 a0 w2 "
     assert read.decode(read.encode(text)) == text
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -193,10 +183,7 @@ def test_the_tokenizer_is_read_back_and_by_transformers(tmp_path: Path) -> None:
         (["synthetic", "--language", "word=10"], "it must be KEY=VALUE"),
         (["synthetic", "--language", "words=ten"], "words is ten; it must be a number"),
         (["synthetic", "--language", "zipf=nan"], "zipf is nan; it must be between"),
-        (
-            ["synthetic", "--language", "questions=0.6", "copies=0.5"],
-            "questions + copies is 1.1; it must be below 1",
-        ),
+        (["synthetic", "--language", "questions=1"], "questions is 1.0; it must be between 0 and 0.99"),
         (["stdlib", "--language", "words=10"], "only for danalab data prepare synthetic"),
         (["synthetic", "--input", "x.txt"], "takes no --input"),
     ],

@@ -153,7 +153,7 @@ def test_a_full_run_folder_is_no_fault_of_the_local_disk(store, tmp_path, monkey
     monkeypatch.undo()
     saver.save(2, {"w": torch.ones(3)}, {}, wait=True)
     assert store.steps() == [2]
-    assert saver._write._in_use
+    assert saver._local is not None
 
 
 def test_what_arrives_from_a_local_disk_is_compared(tmp_path, monkeypatch):
@@ -184,4 +184,4 @@ def test_the_thread_writes_with_the_gpu_of_training(store, monkeypatch):
         torch.cuda, "set_device", lambda gpu: chosen.append((gpu, threading.current_thread().name))
     )
     Saver(store, write=Writer()).save(1, {"w": torch.ones(3)}, {}, wait=True)
-    assert chosen == [(3, "danalab-checkpoint")]
+    assert chosen == [(3, "danalab-checkpoint_0")]

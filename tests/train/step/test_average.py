@@ -13,8 +13,6 @@ from danalab.train.run.metrics import is_known, read_rows
 from danalab.train.run.open import open_run
 from danalab.train.step.average import AVERAGE, WeightAverage
 
-YES, NO = torch.tensor(True), torch.tensor(False)
-
 
 def averaged(decay, weights):
     """The average after each of the values that a weight takes; None is a skipped update."""
@@ -24,8 +22,8 @@ def averaged(decay, weights):
     for weight in weights:
         if weight is not None:
             nn.init.constant_(model.weight, weight)
-        average.update(NO if weight is None else YES)
-        values.append(average.stored()["weight"].item() if average.begun else None)
+            average.update()
+        values.append(average.stored()["weight"].item() if average.count else None)
     return values
 
 
@@ -45,9 +43,9 @@ def test_a_model_has_the_average_only_for_a_while():
     model = nn.Linear(3, 2)
     before = model.weight.detach().clone()
     average = WeightAverage(model, 0.5)
-    average.update(YES)
+    average.update()
     nn.init.zeros_(model.weight)
-    average.update(YES)
+    average.update()
     with average.in_place():
         assert torch.equal(model.weight, before / 2)
     assert not model.weight.any()

@@ -57,23 +57,22 @@ def split_documents(
     start: SourcePosition | None = None,
     counts: tuple[int, int] = (0, 0),
     enough: Callable[[], bool] = lambda: False,
-    empty: list[int] | None = None,
 ) -> Iterator[SplitDocument]:
     """The source's non-empty documents, each with its split, from the place `start` on.
 
     The source's own validation documents come last; before each of its training documents `enough` may end those.
     Without them the rule decides; if it selects none, the last document validates. `counts`: training and validation
-    documents before `start`; `empty[0]` counts the documents without text.
+    documents before `start`.
     """
     if source.parts(VAL) is not None:
-        yield from _with_own_validation(source, rule, start, counts, enough, empty)
+        yield from _with_own_validation(source, rule, start, counts, enough)
         return
     validates = _choice(source, rule, start)
     n_train, n_val = counts
     held: SplitDocument | None = (
         None  # until one validates: one document late, since the last one may have to validate
     )
-    for position, text in walk(source, TRAIN, start, empty):
+    for position, text in walk(source, TRAIN, start):
         if rule.limit is not None and n_train + n_val + (held is not None) >= rule.limit:
             break
         document = SplitDocument(VAL if validates(text) else TRAIN, text, position)
@@ -108,13 +107,12 @@ def _with_own_validation(
     start: SourcePosition | None,
     counts: tuple[int, int],
     enough: Callable[[], bool],
-    empty: list[int] | None,
 ) -> Iterator[SplitDocument]:
     done: dict[str, int] = dict(zip((TRAIN, VAL), counts, strict=True))
     for side in (TRAIN, VAL):
         if start is not None and start.side == VAL and side == TRAIN:
             continue
-        for position, text in walk(source, side, start, empty):
+        for position, text in walk(source, side, start):
             if done[side] == rule.limit or (side == TRAIN and enough()):
                 break
             done[side] += 1

@@ -8,11 +8,9 @@ After a kill it resumes from the journal and produces the same bytes.
 """
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +22,7 @@ from danalab.data.formats.shards import MANIFEST, Manifest
 from danalab.data.preparation.holdout import SplitDocument, SplitRule, draw, split_documents
 from danalab.data.preparation.shard_writer import JOURNAL, DatasetWriter, Journal
 from danalab.data.preparation.workers import Chunk, encode_in_order
-from danalab.data.sources import TRAIN, VAL, Source, SourcePosition, make_source
+from danalab.data.sources import TRAIN, Source, SourcePosition, make_source
 from danalab.data.tokenizers import BpeTokenizer, load_tokenizer, requested_size, tokenizer_path, train_bpe
 from danalab.data.tokenizers.bpe import DECOMPOSED
 from danalab.errors import UserError
@@ -76,8 +74,7 @@ def prepare(
         progress: show progress and a summary on standard error.
         eos: the special token of a saved tokenizer that ends documents; see `load_tokenizer`.
     Raises:
-        UserError: bad source, tokenizer, text or settings, a folder with other content, an unreachable hub, or a
-            full disk.
+        UserError: bad source, tokenizer, text or settings, a folder with other content, or an unreachable hub.
     """
     if isinstance(source, str):
         source = make_source(source, inputs, val_inputs)
@@ -106,7 +103,7 @@ def prepare(
     if (folder / MANIFEST).is_file():
         return _already(folder, request)
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder), _explain_full_disk(folder):
+    with _locked(folder):
         if (folder / MANIFEST).is_file():
             return _already(folder, request)
         journal = _begin(folder, request)
@@ -122,31 +119,29 @@ def prepare(
         else:
             chosen.save(folder)
         size = source.size_bytes()
-        large = size is None or size >= _SMALL
-        estimate = work_estimate(source, max_tokens)
         with (
             contextlib.closing(
                 DatasetWriter(folder, chosen, journal, shard_tokens, max_tokens, source)
             ) as writing,
             progress_bar(f"tokenising {source.name}", shown=progress) as show,
         ):
-            empty = [journal.place.empty if journal.place else 0]
-            documents = split_documents(source, rule, journal.place, writing.counts, writing.enough, empty)
-            cores = workers or available_cores()
+            documents = split_documents(source, rule, journal.place, writing.counts, writing.enough)
+            cores, large = workers or available_cores(), size is None or size >= _SMALL
             results = encode_in_order(chosen, folder, _chunks(documents), cores, processes=large)
             with contextlib.closing(results):
                 for position, result in results if not writing.complete else ():
                     writing.add(position, result)
                     tokens = writing.total("tokens")
-                    show(*estimate(position, tokens, writing.total("text_bytes")), tokens)
+                    if max_tokens is not None:
+                        share = tokens / max_tokens
+                    elif size is not None:
+                        share = writing.total("text_bytes") / max(size, 1)
+                    else:  # compressed files
+                        share = position.part / (source.parts(position.side) or 1)
+                    show(share, tokens)
                     if writing.complete:
                         break
-            if writing.complete and journal.place is not None:
-                empty[0] = journal.place.empty  # what was read beyond the last document does not count
-            left_out = {"empty_documents": empty[0]} if empty[0] else {}
-            made = writing.finish(
-                {"val_fraction": rule.fraction, "val_documents": rule.first, **pinned, **left_out}
-            )
+            made = writing.finish({"val_fraction": rule.fraction, "val_documents": rule.first, **pinned})
         made.write(folder)
         (folder / JOURNAL).unlink()
     if progress:
@@ -154,8 +149,7 @@ def prepare(
         print(f"prepared {_summary(made)} in {seconds:.1f} s: {folder}", file=sys.stderr)
         if isinstance(chosen, BpeTokenizer) and chosen.decode(chosen.encode(DECOMPOSED)) != DECOMPOSED:
             print("the tokenizer normalizes text: e and an accent are the same as é", file=sys.stderr)
-        skipped = f"left out: documents without text (null or empty): {empty[0]:,}" if empty[0] else ""
-        if report := "; ".join(filter(None, [source.reading_report(), skipped])):
+        if report := source.reading_report():
             print(report, file=sys.stderr)
     return folder
 
@@ -178,19 +172,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
         # Only on success: from now on every process finds the manifest, whichever lock file it holds.
         (folder / ".lock").unlink(missing_ok=True)
-
-
-@contextmanager
-def _explain_full_disk(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            raise
-        raise UserError(
-            f"{folder}: {os.strerror(error.errno).lower()}; nothing finished is lost: free some space and run the "
-            "same command again to resume"
-        ) from error
 
 
 def _already(folder: Path, request: str) -> Path:
@@ -262,66 +243,35 @@ def _summary(made: Manifest) -> str:
     return f"{made.source['name']} with {made.tokenizer.name}: {parts} tokens of {documents:,} documents"
 
 
-def work_estimate(
-    source: Source, max_tokens: int | None
-) -> Callable[[SourcePosition, int, int], tuple[float, float | None]]:
-    """(position, tokens, text bytes so far) -> (finished work, all of it or None) up to `max_tokens`, in one unit."""
-    total_text = source.size_bytes()
-    stored = {side: source.part_bytes(side) or [] for side in (TRAIN, VAL)}
-
-    def at(position: SourcePosition, tokens: int, text_bytes: int) -> tuple[float, float | None]:
-        if max_tokens is not None:
-            return tokens, max_tokens
-        if total_text is not None:
-            return text_bytes, total_text
-        # Compressed files: the finished ones give the ratio of text to stored bytes.
-        finished = sum(stored[position.side][: position.part]) + (
-            sum(stored[TRAIN]) if position.side == VAL else 0
-        )
-        return text_bytes, text_bytes * sum(map(sum, stored.values())) / finished if finished else None
-
-    return at
-
-
 @contextmanager
-def progress_bar(label: str, *, shown: bool) -> Iterator[Callable[[float, float | None, int], None]]:
+def progress_bar(label: str, *, shown: bool) -> Iterator[Callable[[float, int], None]]:
     """Share of the work, tokens per second and time left on standard error: a bar on a terminal, else a line a minute.
 
-    Yields a function that takes the finished work, all of it (None: unknown), in any unit, and the tokens so far.
+    Yields a function that takes the share that is done and the tokens so far.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress
 
     console = Console(stderr=True)
     has_cursor = console.file.isatty()  # a notebook forces colours, but cannot redraw a line
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[rate]}"),
-    )
     begun = line = time.perf_counter()
     before: tuple[float, int] | None = None
 
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, disable=not (shown and has_cursor), transient=True
-    ) as bar:
-        task = bar.add_task(label, total=None, rate="")
+    with Progress(console=console, disable=not (shown and has_cursor), transient=True) as bar:
+        task = bar.add_task(label, total=1.0)
 
-        def show(done: float, total: float | None, tokens: int) -> None:
+        def show(share: float, tokens: int) -> None:
             nonlocal begun, line, before
             now = time.perf_counter()
             if before is None:  # tokens of an earlier attempt do not count for this one's speed
-                before, begun = (done, tokens), now
+                before, begun = (share, tokens), now
                 return
             seconds = max(now - begun, 1e-9)
-            rate = f"{tokens:,} tokens, {(tokens - before[1]) / seconds:,.0f} tokens/s"
-            bar.update(task, completed=done, total=total, rate=rate)
+            said = f"{label}: {tokens:,} tokens, {(tokens - before[1]) / seconds:,.0f} tokens/s"
+            bar.update(task, completed=share, description=said)
             if shown and not has_cursor and now - line >= _SECONDS_PER_LINE:
-                line, left = now, ""
-                if total and done > before[0]:
-                    minutes = (total - done) / (done - before[0]) * seconds / 60
-                    left = f", {done / total:.1%}, about {minutes:,.0f} min left"
-                print(f"{label}: {rate}{left}", file=sys.stderr, flush=True)
+                line, gained = now, share - before[0]
+                left = f", about {(1 - share) / gained * seconds / 60:,.0f} min left" if gained > 0 else ""
+                print(f"{said}, {share:.1%}{left}", file=sys.stderr, flush=True)
 
         yield show

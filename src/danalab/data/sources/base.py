@@ -3,7 +3,6 @@
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -26,26 +25,6 @@ class SourcePosition(NamedTuple):
     """TRAIN (the documents), or VAL (the source's own validation documents)."""
     part: int
     documents: int
-    empty: int = 0
-    """Documents without text so far, of both sides."""
-
-
-@dataclass(frozen=True)
-class DownloadPlan:
-    """The files to fetch for a corpus."""
-
-    source: str
-    repository: str
-    licence: str
-    commit: str | None
-    """None if the hub could not be reached."""
-    files: int | None
-    bytes: int | None
-    """Total size; recorded in danalab if the hub could not be reached, None if unknown."""
-    checked: bool
-    """Whether the hub answered."""
-    reason: str = ""
-    """Why it did not."""
 
 
 class Source(ABC):
@@ -53,8 +32,6 @@ class Source(ABC):
 
     name: ClassVar[str]
     licence: ClassVar[str]
-    repo: ClassVar[str] = ""
-    """OWNER/NAME of the dataset repository of a corpus of the Hugging Face hub; empty: it is not of the hub."""
     ready: ClassVar[bool] = False
     """Needs neither network nor input files: a run may prepare it automatically."""
     default_tokenizer: ClassVar[str] = "bpe-4096"
@@ -85,38 +62,25 @@ class Source(ABC):
             tokenizer = f"{loaded.name}-{loaded.fingerprint[:8]}"
         return (root or datasets_folder()) / f"{cls.name}-{tokenizer}"
 
-    def plan_download(self) -> DownloadPlan:
-        """What a download of a corpus of the hub would fetch; from recorded facts if the hub cannot be reached."""
-        raise NotImplementedError
-
     def make_tokenizer(self, name: str) -> Tokenizer | None:
         """The tokenizer called `name`; None if it has to be trained on the documents (`bpe-N`)."""
         return None if requested_size(name) else load_tokenizer(name)
 
-    @abstractmethod
     def iter_documents(self) -> Iterator[str]:
-        """The documents for training, and for validation if `iter_validation` gives None."""
-
-    def iter_validation(self) -> Iterator[str] | None:
-        """The source's own validation documents; None if there are none."""
-        return None
+        """The documents to train on, and to validate on where the source has no own ones for it."""
+        return (text for _, text in walk(self, TRAIN, None))
 
     def parts(self, side: str) -> int | None:
-        """Number of parts (files) of a side; None without this side."""
-        return 1 if side == TRAIN or self.iter_validation() is not None else None
+        """Number of parts (files) of a side; None without this side, e.g. VAL where documents of TRAIN validate."""
+        return 1 if side == TRAIN else None
 
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
         """Documents of a part after the first `skip`, empty ones included; overridden, with `parts`, for many files."""
-        documents = self.iter_documents() if side == TRAIN else self.iter_validation()
-        return itertools.islice(documents or (), skip, None)
+        return itertools.islice(self.iter_documents(), skip, None)
 
     def reading_report(self) -> str:
         """The files that are read, and those that are not, for the line at the end; empty for one without files."""
         return ""
-
-    def part_bytes(self, side: str) -> list[int] | None:
-        """Stored bytes of each part, to estimate the remaining time; None if unknown."""
-        return None
 
     @abstractmethod
     def size_bytes(self) -> int | None:
@@ -131,17 +95,11 @@ class Source(ABC):
         return origin
 
 
-def walk(
-    source: Source, side: str, start: SourcePosition | None, empty: list[int] | None = None
-) -> Iterator[tuple[SourcePosition, str]]:
-    """The documents with text of a side after `start`, each with the place after it; `empty[0]` counts the others."""
-    empty = [0] if empty is None else empty
+def walk(source: Source, side: str, start: SourcePosition | None) -> Iterator[tuple[SourcePosition, str]]:
+    """The documents with text of a side after `start`, each with the place after it."""
     first, skip = (start.part, start.documents) if start is not None and start.side == side else (0, 0)
     for part in range(first, source.parts(side) or 0):
-        count = skip if part == first else 0
-        for text in source.iter_part(side, part, count):
-            count += 1
+        begin = skip if part == first else 0
+        for count, text in enumerate(source.iter_part(side, part, begin), begin + 1):
             if text:
-                yield SourcePosition(side, part, count, empty[0]), text
-            else:
-                empty[0] += 1
+                yield SourcePosition(side, part, count), text

@@ -1,11 +1,10 @@
-"""Corpora of the Hugging Face hub: files of a dataset repository, read straight from there or from a local copy.
+"""Corpora of the Hugging Face hub: files of a dataset repository, fetched from there or read from a local copy.
 
-    HubFolder      the files of one repository: on the hub, or in a folder of the same layout
     HubSource      documents from the files that match its patterns
     CORPORA        the corpora of the optimizer-benchmark literature: a row each, or a small class
 
-Files (.parquet, .jsonl, .json.gz, .jsonl.zst) are read directly; a repository's Python script is never run. Reading
-is pinned to a commit; after a lost connection it resumes at the document where it broke. Sizes of corpora are
+Files (.parquet, .jsonl, .json.gz, .jsonl.zst) are fetched one by one, as they are needed, into the hub's own cache
+(`$HF_HOME`); a repository's Python script is never run. Reading is pinned to a commit. Sizes of corpora are
 approximate; `danalab data prepare NAME --dry-run` asks the hub. Where an address in the literature's scripts is dead,
 or a script is no longer supported, a mirror of the same corpus is read.
 """
@@ -14,34 +13,47 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
-import logging
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
+from typing import Any, ClassVar
 
-from danalab.data.sources.base import TRAIN, VAL, DownloadPlan, Source, walk
-from danalab.data.sources.text import File, read_documents
+from danalab.data.sources.base import TRAIN, VAL, Source
+from danalab.data.sources.text import read_documents
 from danalab.errors import UserError, first_line, import_extra
 from danalab.files import walk_files
 
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
-
-_BLOCK = 8 << 20  # read from a remote file at a time [bytes]
 _TRIES, _PAUSE_SECONDS = 6, 2.0
 _HTTP_CLIENTS = {"httpx", "httpx2", "httpcore", "requests"}
-_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DownloadPlan:
+    """The files to fetch for a corpus."""
+
+    source: str
+    repository: str
+    licence: str
+    commit: str | None
+    """None if the hub could not be reached."""
+    files: int | None
+    bytes: int | None
+    """Total size; recorded in danalab if the hub could not be reached, None if unknown."""
+    checked: bool
+    """Whether the hub answered."""
+    reason: str = ""
+    """Why it did not."""
 
 
 class HubSource(Source):
     """A corpus of the hub."""
 
+    repo: ClassVar[str]
+    """OWNER/NAME of its dataset repository."""
     revision: ClassVar[str] = "main"
     train: ClassVar[tuple[str, ...]]
     """Patterns of the training files."""
@@ -56,8 +68,8 @@ class HubSource(Source):
     default_tokenizer = "gpt2"
 
     def __init__(self, copy: Path | None = None):
-        """`copy`: a local folder with the repository's files; by default the hub is used."""
-        self._copy = copy
+        """`copy`: a local folder with the repository's files, or with OWNER/NAME; by default the hub is used."""
+        self._copy = copy / self.repo if copy and (copy / self.repo).is_dir() else copy
         self._commit: str | None = None
 
     @classmethod
@@ -69,76 +81,115 @@ class HubSource(Source):
         return cls(Path(inputs[0]) if inputs else None)
 
     def plan_download(self) -> DownloadPlan:
+        """What a download would fetch; from recorded facts if the hub cannot be reached."""
         try:
             commit = self.pin({}).get("commit")
-            files = [*self.files(TRAIN), *self.files(VAL)]
+            sizes = [*self.files(TRAIN).values(), *self.files(VAL).values()]
         except UserError as error:
             recorded = round(self.download_gb * 1e9) if self.download_gb else None
             return DownloadPlan(self.name, self.repo, self.licence, None, None, recorded, False, str(error))
-        total = sum(file.size for file in files)
-        return DownloadPlan(self.name, self.repo, self.licence, commit, len(files), total, True)
+        return DownloadPlan(self.name, self.repo, self.licence, commit, len(sizes), sum(sizes), True)
 
     def download(self, folder: str | Path, workers: int = 8) -> Path:
         """Fetch the corpus's files, by `workers` parallel downloads, into a folder of the repository's layout."""
-        hub, commit = _hub_library(), self.pin({})["commit"]
-        with explain_hub_errors(f"hf://datasets/{self.repo}"):
-            hub.snapshot_download(
+        commit = self.pin({})["commit"]
+        self._ask(
+            lambda hub: hub.snapshot_download(
                 self.repo,
                 repo_type="dataset",
                 revision=commit,
-                allow_patterns=[file.path for file in (*self.files(TRAIN), *self.files(VAL))],
+                allow_patterns=[*self.files(TRAIN), *self.files(VAL)],
                 local_dir=folder,
                 max_workers=workers,
                 endpoint=os.environ.get("HF_ENDPOINT"),
             )
+        )
         return Path(folder)
 
-    @cached_property
-    def folder(self) -> HubFolder:
-        """The local copy, or the hub at the pinned commit."""
-        if self._copy is not None:
-            return local_copy(self._copy, self.repo)
-        if self._commit is None:
-            self._commit = commit_of(self.repo, self.revision)
-        return on_hub(self.repo, self._commit)
-
     def pin(self, origin: dict[str, Any]) -> dict[str, Any]:
-        if self._copy is None:
-            self._commit = origin.get("commit")
-            _ = self.folder
-        return {"repository": self.repo, **({"commit": self._commit} if self._commit else {})}
+        if self._copy is not None:
+            return {"repository": self.repo}
+        endpoint = os.environ.get("HF_ENDPOINT")
+        self._commit = origin.get("commit") or self._commit
+        if self._commit is None:
+            self._commit = self._ask(
+                lambda hub: hub.HfApi(endpoint).dataset_info(self.repo, revision=self.revision).sha
+            )
+        return {"repository": self.repo, "commit": self._commit}
+
+    def files(self, side: str) -> dict[str, int]:
+        """Path -> bytes of the files of a side, in reading order."""
+        return self._files[side]
 
     @cached_property
-    def _files(self) -> dict[str, list[HubFile]]:
-        files = {TRAIN: self.folder.files(self.train)}
-        if self.validation:
-            files[VAL] = self.folder.files(self.validation)
-        return files
+    def _files(self) -> dict[str, dict[str, int]]:
+        return {TRAIN: self._find(self.train), VAL: self._find(self.validation) if self.validation else {}}
 
-    def files(self, side: str) -> list[HubFile]:
-        """The files of a side in reading order."""
-        return self._files.get(side, [])
+    def _find(self, patterns: Sequence[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for pattern in patterns:
+            fixed = itertools.takewhile(lambda folder: not set(folder) & set("*?["), pattern.split("/")[:-1])
+            listed = self._listed("/".join(fixed))
+            found |= {path: size for path, size in listed.items() if fnmatch.fnmatchcase(path, pattern)}
+        if not found:
+            where = self._copy or f"hf://datasets/{self.repo}"
+            raise UserError(f"{where}: no file matches {', '.join(patterns)}; has the repository changed?")
+        return dict(sorted(found.items()))
+
+    def _listed(self, folder: str) -> dict[str, int]:
+        """Path -> bytes of all files below a folder of the repository."""
+        copy = self._copy
+        if copy is not None:
+            if not copy.is_dir():
+                raise UserError(f"--input {copy}: no such folder; it must hold the files of {self.repo}")
+            files = list(walk_files(copy / folder))
+            return {path.relative_to(copy).as_posix(): _size(path) for path in files}
+        commit, endpoint = self.pin({})["commit"], os.environ.get("HF_ENDPOINT")
+        settings = {"recursive": True, "revision": commit, "repo_type": "dataset"}
+        entries = self._ask(
+            lambda hub: list(hub.HfApi(endpoint).list_repo_tree(self.repo, folder or None, **settings))
+        )
+        return {entry.path: entry.size for entry in entries if hasattr(entry, "size")}
+
+    def _local(self, path: str) -> Path:
+        """A file of the repository on this machine, fetched if it is not."""
+        if self._copy is not None:
+            return self._copy / path
+        settings = {"revision": self.pin({})["commit"], "endpoint": os.environ.get("HF_ENDPOINT")}
+        return Path(
+            self._ask(lambda hub: hub.hf_hub_download(self.repo, path, repo_type="dataset", **settings))
+        )
+
+    def _ask(self, request: Callable[[Any], Any]) -> Any:
+        """The hub's answer, asked again after a lost connection; errors of its library in one line."""
+        hub = import_extra("huggingface_hub", "reading from the hub")
+        for attempt in range(1, _TRIES + 1):
+            try:
+                return request(hub)
+            except Exception as error:
+                kind = type(error).__name__
+                if kind == "GatedRepoError":
+                    reason = "gated: accept its terms on the hub's page, then run: hf auth login"
+                elif kind in {"RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"}:
+                    reason = "not on the hub (or private: hf auth login)"
+                elif not _is_network_error(error):
+                    raise
+                elif attempt < _TRIES and kind != "LocalEntryNotFoundError":
+                    time.sleep(_PAUSE_SECONDS * 2 ** (attempt - 1))
+                    continue
+                else:
+                    reason = (
+                        f"the hub cannot be reached ({first_line(error)}); give a local copy with --input FOLDER, "
+                        "or run it again later to resume"
+                    )
+                raise UserError(f"hf://datasets/{self.repo}: {reason}") from error
+        raise AssertionError("the last attempt returns or raises")
 
     def parts(self, side: str) -> int | None:
         return len(self.files(side)) or None
 
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
-        return self._documents(self.files(side)[number], skip)
-
-    def _documents(self, file: HubFile, skip: int = 0) -> Iterator[str]:
-        readable = self.folder.file(file.path)
-        if not self.folder.remote:
-            return read_documents(readable, self.field, skip)
-        return read_persistently(lambda done: read_documents(readable, self.field, done), readable.name, skip)
-
-    def iter_documents(self) -> Iterator[str]:
-        return (text for _, text in walk(self, TRAIN, None))
-
-    def iter_validation(self) -> Iterator[str] | None:
-        return (text for _, text in walk(self, VAL, None)) if self.validation else None
-
-    def part_bytes(self, side: str) -> list[int]:
-        return [file.size for file in self.files(side)]
+        return read_documents(self._local(list(self.files(side))[number]), self.field, skip)
 
     def size_bytes(self) -> int | None:
         return None  # the files are compressed
@@ -147,145 +198,13 @@ class HubSource(Source):
         lines = [self.repo, self.revision, self.field, *self.train, *self.validation]
         if self._copy is not None:
             for side in (TRAIN, VAL):
-                lines += [
-                    f"{side} {f.path} {f.size} {self.folder.modified(f.path)}" for f in self.files(side)
-                ]
+                for path, size in self.files(side).items():
+                    lines.append(f"{side} {path} {size} {(self._copy / path).stat().st_mtime_ns}")
         return "\n".join(lines)
 
 
-class HubFolder:
-    """The files of one dataset repository, on the hub or in a local folder of the same layout."""
-
-    def __init__(self, filesystem: AbstractFileSystem, root: str, name: str, *, remote: bool):
-        """Use `on_hub` or `local_copy`. `name` is used in messages; connections to a `remote` one may break."""
-        self._filesystem, self._root, self.name, self.remote = filesystem, root, name, remote
-
-    def files(self, patterns: Sequence[str]) -> list[HubFile]:
-        """The files that match one of the patterns, sorted by path."""
-        matching: dict[str, HubFile] = {}
-        for pattern in patterns:
-            fixed = itertools.takewhile(lambda folder: not set(folder) & set("*?["), pattern.split("/")[:-1])
-            begin = "/".join([self._root, *fixed])
-            if self.remote:
-                with explain_hub_errors(self.name):
-                    listed = cast("dict[str, dict[str, Any]]", self._filesystem.find(begin, detail=True))
-            else:  # links are followed, as in the hub's own cache
-                listed = {str(path): _local_facts(path) for path in walk_files(Path(begin))}
-            for full, facts in listed.items():
-                path = full.removeprefix(self._root).lstrip("/")
-                if fnmatch.fnmatchcase(path, pattern):
-                    if facts["type"] == "other":
-                        raise UserError(f"{full}: not a regular file")
-                    matching[path] = HubFile(path, facts["size"])
-        if not matching:
-            raise UserError(
-                f"{self.name}: no file matches {', '.join(patterns)}; has the repository changed?"
-            )
-        return [matching[path] for path in sorted(matching)]
-
-    def file(self, path: str) -> File:
-        """A file that is opened on demand."""
-        full = f"{self._root}/{path}"
-        settings = {"block_size": _BLOCK} if self.remote else {}
-        name = f"{self.name}/{path}"
-        return File(name, lambda: cast("BinaryIO", self._filesystem.open(full, "rb", **settings)))
-
-    def modified(self, path: str) -> int:
-        """Modification time of a local file [ns]."""
-        return Path(self._root, path).stat().st_mtime_ns
-
-
-def _local_facts(path: Path) -> dict[str, Any]:
-    return {
-        "size": path.stat().st_size if path.exists() else 0,
-        "type": "file" if path.is_file() else "other",
-    }
-
-
-@dataclass(frozen=True)
-class HubFile:
-    """A file of a repository."""
-
-    path: str
-    """Below the repository's root."""
-    size: int
-    """[bytes]"""
-
-
-def on_hub(repo: str, revision: str) -> HubFolder:
-    """A dataset repository at a revision (a branch, or better a commit)."""
-    filesystem = _hub_library().HfFileSystem(endpoint=os.environ.get("HF_ENDPOINT"))
-    quoted = revision.replace("/", "%2F")
-    return HubFolder(filesystem, f"datasets/{repo}@{quoted}", f"hf://datasets/{repo}", remote=True)
-
-
-def local_copy(folder: Path, repo: str) -> HubFolder:
-    """The repository's files in a local folder, or in OWNER/NAME below it."""
-    from fsspec.implementations.local import LocalFileSystem
-
-    if not folder.is_dir():
-        raise UserError(f"--input {folder}: no such folder; it must hold the files of {repo}")
-    root = folder / repo if (folder / repo).is_dir() else folder
-    return HubFolder(LocalFileSystem(), str(root.resolve()), str(root), remote=False)
-
-
-def commit_of(repo: str, revision: str) -> str:
-    """The current commit of a revision of a repository."""
-    api = _hub_library().HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
-    with explain_hub_errors(f"hf://datasets/{repo}"):
-        return str(api.dataset_info(repo, revision=revision).sha)
-
-
-def _hub_library() -> Any:
-    return import_extra("huggingface_hub", "reading from the hub")
-
-
-def read_persistently(
-    read: Callable[[int], Iterator[str]],
-    name: str,
-    skip: int = 0,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[str]:
-    """Documents of `read(skip)`; after a lost connection it is read again from the document where it broke."""
-    done, failures = skip, 0
-    while True:
-        try:
-            for text in read(done):
-                done, failures = done + 1, 0
-                yield text
-            return
-        except Exception as error:
-            if not _is_network_error(error):
-                raise
-            failures += 1
-            if failures == _TRIES:
-                raise UserError(
-                    f"{name}: {first_line(error)} ({_TRIES} attempts, after document {done}); run it again to resume"
-                ) from error
-            _log.info("%s: %s after document %d; trying again", name, first_line(error), done)
-            sleep(_PAUSE_SECONDS * 2 ** (failures - 1))
-
-
-@contextmanager
-def explain_hub_errors(name: str) -> Iterator[None]:
-    """Convert the hub library's errors to one line that says what to do; `name` is the repository."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        kind = type(error).__name__
-        if kind == "GatedRepoError":
-            reason = "gated: accept its terms on the hub's page, then run: hf auth login"
-        elif kind in {"RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"}:
-            reason = "not on the hub (or private: hf auth login)"
-        elif isinstance(error, FileNotFoundError):
-            reason = f"no such file or folder in it: {first_line(error)}"
-        elif _is_network_error(error):
-            reason = f"the hub cannot be reached ({kind}); give a local copy with --input FOLDER, or try again later"
-        else:
-            raise
-        raise UserError(f"{name}: {reason}") from error
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _is_network_error(error: BaseException) -> bool:
@@ -321,14 +240,11 @@ class WikiText(HubSource):
     folders = ("wikitext",)
 
     def parts(self, side: str) -> int | None:
-        return 1 if self.files(side) else None
+        return 1
 
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
-        rows = (row for file in self.files(side) for row in self._documents(file))
+        rows = (row for path in self.files(side) for row in read_documents(self._local(path)))
         return itertools.islice(articles(rows), skip, None)
-
-    def part_bytes(self, side: str) -> list[int]:
-        return [sum(super().part_bytes(side))]
 
 
 CORPORA: tuple[type[HubSource], ...] = (

@@ -52,11 +52,11 @@ class SyntheticSource(Source):
         return None
 
     def identity(self) -> str:
-        return json.dumps(self.language.as_dict(), sort_keys=True)
+        return json.dumps(asdict(self.language), sort_keys=True)
 
     def pin(self, origin: dict[str, Any]) -> dict[str, Any]:
         """The settings and the entropy [nats per token] become part of the manifest."""
-        return {"language": self.language.as_dict(), "entropy": self.language.entropy}
+        return {"language": asdict(self.language), "entropy": self.language.entropy}
 
 
 @dataclass(frozen=True)
@@ -73,38 +73,29 @@ class Language:
     """Exponent of the levels' frequencies."""
     answers: int = 64
     """Number of answers."""
-    noise: float = 0.0
-    """Share of the answers that are drawn uniformly."""
     questions: float = 0.3
     """Share of the units that are questions."""
-    copies: float = 0.0
-    """Share of the units that are copies."""
-    distances: int = 8
-    """A copy repeats the j-th last word, j uniform in 1 .. distances."""
     document_tokens: int = 256
     """Tokens of a document, with the one that ends it; training windows of this length hold one document each."""
     seed: int = 0
     """Seed of the answers and of the documents."""
 
     def __post_init__(self) -> None:
-        whole = {"words": 2, "levels": 1, "answers": 2, "distances": 1, "document_tokens": 2, "seed": 0}
-        bounds: dict[str, tuple[float, float]] = {name: (low, 1 << 20) for name, low in whole.items()}
-        bounds |= {
+        bounds: dict[str, tuple[float, float]] = {
+            "words": (2, 1 << 20),
             "zipf": (0, 10),
+            "levels": (1, 1 << 20),
             "level_exponent": (0, 10),
-            "noise": (0, 1),
-            "questions": (0, 1),
-            "copies": (0, 1),
+            "answers": (2, 1 << 20),
+            "questions": (0, 0.99),
+            "document_tokens": (2, 1 << 20),
+            "seed": (0, 1 << 20),
         }
         for name, (low, high) in bounds.items():
             if not low <= getattr(self, name) <= high:
                 raise UserError(
                     f"language: {name} is {getattr(self, name)}; it must be between {low:g} and {high:g}"
                 )
-        if self.questions + self.copies >= 1:
-            raise UserError(
-                f"language: questions + copies is {self.questions + self.copies:g}; it must be below 1"
-            )
 
     @classmethod
     def parse(cls, settings: tuple[str, ...] | list[str]) -> Language:
@@ -126,42 +117,36 @@ class Language:
 
     @property
     def vocabulary(self) -> list[str]:
-        """w0 .. (most frequent first), k1 .. (questions), c1 .. (copies), a0 .. (answers)."""
+        """w0 .. (most frequent first), k1 .. (questions), a0 .. (answers)."""
         return [
             *(f"w{rank}" for rank in range(self.words)),
             *(f"k{level}" for level in range(1, self.levels + 1)),
-            *(f"c{distance}" for distance in range(1, self.distances + 1)),
             *(f"a{number}" for number in range(self.answers)),
         ]
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """P(first token of a unit), float64 [words + levels + distances], in the order of the vocabulary."""
-        words = (1 - self.questions - self.copies) * _power_law(self.words, self.zipf)
-        questions = self.questions * _power_law(self.levels, self.level_exponent)
-        return np.concatenate([words, questions, self.copies * np.full(self.distances, 1 / self.distances)])
+        """P(first token of a unit), float64 [words + levels], in the order of the vocabulary."""
+        words = (1 - self.questions) * _power_law(self.words, self.zipf)
+        return np.concatenate([words, self.questions * _power_law(self.levels, self.level_exponent)])
 
     @property
     def entropy(self) -> float:
-        """Exact entropy [nats per token, the end of a document counted], given all earlier tokens of the document."""
+        """Exact entropy [nats per token, the end of a document counted], given all earlier tokens of the document.
+
+        Answers are certain, and the last token before the end is a word: a unit of two tokens would not fit.
+        """
         start, only_words = _entropy(self.starts), _entropy(_power_law(self.words, self.zipf))
-        uniform = self.noise / self.answers
-        certain = 1 - self.noise + uniform
-        answer = _entropy(np.array([certain, *[uniform] * (self.answers - 1)]))
-        rest = [
-            0.0,
-            only_words,
-        ]  # rest[n]: entropy of the last n tokens before the end, at the start of a unit
+        rest = [0.0, only_words]  # rest[n]: of the last n tokens before the end, at the start of a unit
         for n in range(2, self.document_tokens):
-            second = self.questions * (answer + rest[n - 2]) + self.copies * rest[n - 2]
-            rest.append(start + (1 - self.questions - self.copies) * rest[n - 1] + second)
+            rest.append(start + (1 - self.questions) * rest[n - 1] + self.questions * rest[n - 2])
         return rest[self.document_tokens - 1] / self.document_tokens
 
     def documents(self, first: int, count: int) -> np.ndarray:
         """Documents from `first` on without their end, int64 [count, document_tokens - 1]; i depends on i alone."""
         length = self.document_tokens - 1
         bits = (np.random.Philox(key=[self.seed, first + row]) for row in range(count))
-        uniform = np.stack([np.random.Generator(each).random((length, 2)) for each in bits])
+        uniform = np.stack([np.random.Generator(each).random(length) for each in bits])
         tokens = np.zeros((count, length), np.int64)
         history = np.zeros((count, length), np.int64)  # the words so far
         seen, answering = np.zeros(count, np.int64), np.zeros(count, bool)
@@ -169,12 +154,11 @@ class Language:
         words = np.cumsum(_power_law(self.words, self.zipf))
         rows = np.arange(count)
         for position in range(length):
-            u = uniform[:, position]
             last = position == length - 1  # a unit of two tokens would not fit: a word
-            drawn = np.searchsorted(words if last else cumulative, u[:, 0], side="right")
+            drawn = np.searchsorted(words if last else cumulative, uniform[:, position], side="right")
             drawn = np.minimum(drawn, (self.words if last else len(cumulative)) - 1)
             if position:
-                drawn = np.where(answering, self._second(tokens[:, position - 1], history, seen, u), drawn)
+                drawn = np.where(answering, self._answer(tokens[:, position - 1], history, seen), drawn)
             tokens[:, position] = drawn
             is_word = drawn < self.words
             new = is_word & ~answering
@@ -183,35 +167,16 @@ class Language:
             answering = ~answering & ~is_word
         return tokens
 
-    def as_dict(self) -> dict[str, Any]:
-        """The settings."""
-        return asdict(self)
-
-    def _second(self, marks: np.ndarray, history: np.ndarray, seen: np.ndarray, u: np.ndarray) -> np.ndarray:
-        """Second tokens of units: the answer or its noise, or the copied word."""
-        number = np.minimum((u[:, 1] * self.answers).astype(np.int64), self.answers - 1)
-        noisy = (marks < self.words + self.levels) & (u[:, 0] < self.noise)
-        return np.where(
-            noisy, len(self.vocabulary) - self.answers + number, self._answer(marks, history, seen)
-        )
-
     def _answer(self, marks: np.ndarray, history: np.ndarray, seen: np.ndarray) -> np.ndarray:
-        """Second tokens without noise. history: [n, words so far]; seen: [n], its valid length."""
+        """The answers to the questions `marks`. history: [n, words so far]; seen: [n], its valid length."""
         rows = np.arange(len(marks))
-
-        def word(distance: int | np.ndarray) -> np.ndarray:
-            """The distance-th last word, -1 where there is none."""
-            words = history[rows, np.clip(seen - distance, 0, history.shape[1] - 1)]
-            return np.where(distance <= seen, words, -1)
-
         level = marks - self.words + 1
         key = _mix(np.uint64(self.seed) ^ _mix(np.maximum(level, 0).astype(np.uint64)))
         for distance in range(1, self.levels + 1):
             asked = (distance <= level) & (distance <= seen)
-            key = np.where(asked, _mix(key ^ word(distance).astype(np.uint64)), key)
-        answer = len(self.vocabulary) - self.answers + (key % np.uint64(self.answers)).astype(np.int64)
-        copied = np.maximum(word(np.maximum(level - self.levels, 1)), 0)
-        return np.where(level <= self.levels, answer, copied)
+            word = history[rows, np.maximum(seen - distance, 0)]
+            key = np.where(asked, _mix(key ^ word.astype(np.uint64)), key)
+        return len(self.vocabulary) - self.answers + (key % np.uint64(self.answers)).astype(np.int64)
 
 
 def _power_law(n: int, exponent: float) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Documents of files: `TextSource` reads yours, `StdlibSource` Python's standard library, which is always installed.
 
-.txt and .md, .jsonl, .ndjson and .json (a document per line; a .json may also be one list), .parquet (a document per
-row), also .gz and .zst. A .txt or .md file is one document. In `TextSource`, documents of more than 256 KiB are cut at
-line ends into documents of at most that size, so that one large file or line can be split.
+.txt and .md (one document), .jsonl, .ndjson and .json (a document per line), .parquet (a document per row), also .gz
+and .zst. In `TextSource`, documents of more than 256 KiB are cut at line ends into documents of at most that size, so
+that one large file or line can be split.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import platform
 import sysconfig
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from danalab.data.formats.shards import reading
-from danalab.data.sources.base import TRAIN, VAL, Source, walk
+from danalab.data.sources.base import TRAIN, VAL, Source
 from danalab.data.splits import SPLIT_NAMES, split_name
 from danalab.data.tokenizers.base import reject_surrogates
 from danalab.errors import UserError, import_extra
@@ -31,8 +30,8 @@ _MIN_DOCUMENT_BYTES, _FEW_FILES = 2048, 10
 PLAIN = {".txt", ".md"}
 LINES = {".jsonl", ".ndjson", ".json"}
 PACKED = {".gz", ".zst"}
-KNOWN = PLAIN | LINES | {".parquet"}
-"""Suffixes searched for in folders; a .json is read if it begins with a document."""
+SEARCHED = PLAIN | LINES - {".json"} | {".parquet"}
+"""Suffixes searched for in folders, where a .json is rarely text."""
 TEXT_COLUMN = "text"
 _MARK = "\ufeff"  # the byte order mark that some editors write at the start of a file
 _KINDS = ".txt, .md, .jsonl, .ndjson, .json, .parquet"
@@ -68,7 +67,7 @@ class TextSource(Source):
         """Files, or folders that are searched for files of known kinds; `val_inputs` are validation files."""
         self._field = text_column
         self.unread = Counter[str]()
-        """What is in the folders and is not read: number of files by suffix, and names of .json files."""
+        """What is in the folders and is not read: number of files by suffix."""
         self.files = self._find(inputs, "--input")
         self.val_files = self._find(val_inputs, "--val-input") if val_inputs else self._named_validation()
         both = {file.resolve() for file in self.files} & {file.resolve() for file in self.val_files}
@@ -101,18 +100,9 @@ class TextSource(Source):
             return MAX_DOCUMENT_BYTES
         return min(MAX_DOCUMENT_BYTES, max(_MIN_DOCUMENT_BYTES, sum(self._sizes) // 100))
 
-    def iter_documents(self) -> Iterator[str]:
-        return (text for _, text in walk(self, TRAIN, None))
-
-    def iter_validation(self) -> Iterator[str] | None:
-        return (text for _, text in walk(self, VAL, None)) if self.val_files else None
-
     @cached_property
     def _sizes(self) -> list[int]:
         return [file.stat().st_size for file in [*self.files, *self.val_files]]
-
-    def part_bytes(self, side: str) -> list[int]:
-        return self._sizes[: len(self.files)] if side == TRAIN else self._sizes[len(self.files) :]
 
     def size_bytes(self) -> int | None:
         compressed = any(file.suffix in PACKED | {".parquet"} for file in [*self.files, *self.val_files])
@@ -137,14 +127,16 @@ class TextSource(Source):
         for entry in map(Path, inputs):
             if entry.is_dir():
                 below = sorted(walk_files(entry), key=lambda path: path.relative_to(entry).as_posix())
-                texts = [path for path in below if self._is_text(path)]
+                texts = [path for path in below if kind(path) in SEARCHED]
+                others = [kind(path) or "without a suffix" for path in below if kind(path) not in SEARCHED]
+                self.unread.update(others)
                 if not texts:
                     raise UserError(f"{flag} {entry}: no {_KINDS} (also .gz, .zst) with text in this folder")
                 files += texts
             else:
                 if not entry.exists() and not entry.is_symlink():
                     raise UserError(f"{flag} {entry}: no such file or folder")
-                if kind(entry) not in KNOWN:
+                if kind(entry) not in SEARCHED | LINES:
                     raise UserError(f"{flag} {entry}: unknown kind; {_KINDS} are read (also .gz, .zst)")
                 files.append(entry)
         for path in files:
@@ -168,21 +160,6 @@ class TextSource(Source):
         self.unread.update(path.name for path in self.files if path not in {*train, *val})
         self.files = train
         return val
-
-    def _is_text(self, path: Path) -> bool:
-        """Whether a file of a folder is read; the others are counted."""
-        suffix = kind(path)
-        if suffix not in KNOWN:
-            self.unread[suffix or "without a suffix"] += 1
-            return False
-        if suffix != ".json" or not path.exists():
-            return True
-        try:
-            next(read_documents(path, self._field), None)
-        except UserError:
-            self.unread[f'.json without the field "{self._field}"'] += 1
-            return False
-        return True
 
 
 def _cut(document: str, limit: int) -> Iterator[str]:
@@ -231,15 +208,6 @@ class StdlibSource(Source):
         return "\n".join([f"python {platform.python_version()}", *sizes])
 
 
-@dataclass(frozen=True)
-class File:
-    """A local or remote file of documents."""
-
-    name: str
-    """Its path: the suffixes give the format; also used in messages."""
-    open: Callable[[], BinaryIO]
-
-
 def kind(name: str | PurePath) -> str:
     """The suffix that gives the format, without that of the compression."""
     suffixes = [suffix.lower() for suffix in PurePath(name).suffixes]
@@ -248,19 +216,19 @@ def kind(name: str | PurePath) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def read_documents(file: Path | File, field: str = "text", skip: int = 0) -> Iterator[str]:
+def read_documents(file: Path, field: str = TEXT_COLUMN, skip: int = 0) -> Iterator[str]:
     """The documents of one file after the first `skip`, including empty ones; `field` of lines or tables has the text.
 
     UserError: text that is not UTF-8 (names the byte or row), a malformed line, row or archive. MissingExtra: .parquet
     or .zst without the library that reads it.
     """
-    name = str(file) if isinstance(file, Path) else file.name
-    with reading(file) if isinstance(file, Path) else file.open() as stream:
-        if kind(name) == ".parquet":
+    name = str(file)
+    with reading(file) as stream:
+        if kind(file) == ".parquet":
             yield from _parquet(stream, name, field, skip)
             return
         blocks = _blocks(stream, name)
-        if kind(name) in LINES:
+        if kind(file) in LINES:
             documents = _documents_of_json(blocks, name, field)
         else:
             documents = (
@@ -344,14 +312,18 @@ def _lines(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 def _documents_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterator[str]:
-    for where, document in _objects(blocks, name):
+    position = 0
+    for number, line in enumerate(_lines(blocks, name), 1):
+        text = _decoded(line, name, position).lstrip(_MARK)
+        position += len(line)
+        if not text.strip():
+            continue
+        where = f"{name}, line {number}"
+        document = parse_json(text, where)
         if not isinstance(document, dict) or not isinstance(document.get(field, 0), str | None):
-            there = (
-                f"; there are: {', '.join(map(str, list(document)[:8]))}"
-                if isinstance(document, dict)
-                else ""
-            )
+            names = ", ".join(map(str, list(document)[:8])) if isinstance(document, dict) else ""
             what = f'an object with the field "{field}" (a string) is expected'
+            there = f"; there are: {names}" if names else ""
             raise UserError(f"{where}: {what}{there}; --text-column names another")
         content = document[field] or ""  # null is an empty document, as in tables
         try:
@@ -361,65 +333,26 @@ def _documents_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterat
         yield content
 
 
-def _objects(blocks: Iterable[bytes], name: str) -> Iterator[tuple[str, Any]]:
-    """(where, value) of each line; of a .json whose first line is no object, of each element of the list."""
-    position, lines = 0, _lines(blocks, name)
-    for number, line in enumerate(lines, 1):
-        text = _decoded(line, name, position).lstrip(_MARK)
-        position += len(line)
-        if not text.strip():
-            continue
-        where = f"{name}, line {number}"
-        if kind(name) == ".json" and text.lstrip()[0] in "[{":
-            try:
-                first = parse_json(text, where)
-            except UserError:
-                first = None
-            if not isinstance(first, dict):
-                yield from _elements(text, lines, name, position)
-                return
-        yield where, parse_json(text, where)
-
-
-def _elements(text: str, lines: Iterator[bytes], name: str, position: int) -> Iterator[tuple[str, Any]]:
-    parts = [text]
-    for line in lines:
-        parts.append(_decoded(line, name, position))
-        position += len(line)
-        if position > _MAX_LINE_BYTES:
-            raise UserError(
-                f"{name}: a list of more than {_MAX_LINE_BYTES:,} bytes; it must be lines, a .jsonl"
-            )
-    whole = parse_json("".join(parts), name)
-    for number, element in enumerate(whole if isinstance(whole, list) else [whole], 1):
-        yield f"{name}, element {number}", element
-
-
 def _parquet(stream: BinaryIO, name: str, field: str, skip: int) -> Iterator[str]:
     purpose = f"reading {PurePath(name).name}"
     pa, pq = (import_extra(module, purpose) for module in ("pyarrow", "pyarrow.parquet"))
     row = 0
     try:
         with pq.ParquetFile(stream) as table:
-            columns = [each for each in table.schema_arrow if each.name == field]
-            if not columns:
-                names = ", ".join(table.schema_arrow.names)
-                raise UserError(f"{name}: no column '{field}'; columns: {names}; --text-column names another")
-            for column in columns:
-                values = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-                if values not in (pa.string(), pa.large_string(), pa.string_view()):
-                    raise UserError(f"{name}: the column '{field}' is {column.type}, not text")
+            names = table.schema_arrow.names
+            if names.count(field) != 1:
+                found = f"{names.count(field) or 'no'} column '{field}'; columns: {', '.join(names)}"
+                raise UserError(f"{name}: {found}; --text-column names another")
+            kept = table.schema_arrow.field(field).type
+            values = kept.value_type if pa.types.is_dictionary(kept) else kept
+            if values not in (pa.string(), pa.large_string(), pa.string_view()):
+                raise UserError(f"{name}: the column '{field}' is {kept}, not text")
             groups = list(range(table.metadata.num_row_groups))
             while groups and skip >= (rows := table.metadata.row_group(groups[0]).num_rows):
                 groups.pop(0)
                 skip, row = skip - rows, row + rows
             for batch in table.iter_batches(batch_size=_ROWS, row_groups=groups, columns=[field]):
-                both = zip(
-                    batch.columns, batch.schema.names, strict=True
-                )  # "a.b" also selects field b of a column a
-                column, *others = (each for each, own in both if own == field)
-                if not all(column.equals(other) for other in others):
-                    raise UserError(f"{name}: {len(columns)} columns '{field}', which differ; leave one")
+                column = batch.column(field)
                 for text in column.slice(skip).to_pylist() if skip < len(column) else ():
                     yield text or ""
                 skip, row = max(0, skip - len(column)), row + len(column)

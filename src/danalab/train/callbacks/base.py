@@ -66,13 +66,13 @@ class Callback:
         """Training starts or resumes from the state after `step` steps."""
 
     def before_update(self, step: int) -> None:
-        """Step `step` has its gradients (clipped); the weights are still the old ones.
+        """Step `step` has its gradients (clipped) and will be made; the weights are still the old ones.
 
-        On a GPU the update may still be skipped. `self.context.spec.is_logged(step)`: the step gets a row.
+        `self.context.spec.is_logged(step)`: the step gets a row.
         """
 
     def after_update(self, step: int) -> None:
-        """The update of step `step` was made. On a GPU the call for a step that is not logged comes one step late."""
+        """The update of step `step` was made."""
 
     def on_skip(self, step: int) -> None:
         """The update of step `step` was not made: its loss or gradient is not finite, or its batch has no target."""

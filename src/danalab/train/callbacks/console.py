@@ -205,7 +205,7 @@ class TextSamples(RowsCallback):
             raise UserError(
                 "--sample-prompts: no rank has the whole model; sample the checkpoints by danalab generate"
             )
-        return cls(context) if world.is_console_rank else None
+        return cls(context) if world.is_main else None
 
     def on_evaluated(self, step: int) -> None:
         """Sample. The random generators of training are not used."""

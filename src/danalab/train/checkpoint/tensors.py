@@ -20,7 +20,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner, FileSystemReader
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint._nested_dict import unflatten_state_dict as unflatten
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
 
@@ -71,26 +72,25 @@ def flatten(state: Mapping[str, Any]) -> tuple[dict[str, Any], Paths]:
             raise UserError(
                 f"optimizer state {name} is a {type(value).__name__}, which a checkpoint cannot hold"
             )
-    return {
-        name: value.detach() if isinstance(value, Tensor) else value for name, value in flat.items()
-    }, paths
+    return flat, paths
 
 
-def write(
-    flat: Mapping[str, Any],
-    folder: Path,
-    world: World = World.single(),  # noqa: B008 - frozen
-    paths: Paths | None = None,
-) -> None:
+def sharded_part(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested state without tensors and values that every rank has."""
+    flat, paths = flatten(state)
+    return unflatten({name: value for name, value in flat.items() if hasattr(value, "to_local")}, paths)
+
+
+def write(state: Mapping[str, Any], folder: Path, world: World = World.single()) -> None:  # noqa: B008 - frozen
     """Write this rank's host tensors into `folder`. Collective. OSError, on all ranks: a full or read-only disk."""
     writer = _Writer(folder, sync_files=False)  # `commit` syncs them, with everything else
     alone = world.size == 1
     try:
         with _quietly():
             dcp.save(
-                dict(flat),
+                dict(state),
                 storage_writer=writer,
-                planner=_SavePlanner(paths or {name: (name,) for name in flat}),
+                planner=_SavePlanner(flatten_sharded_tensors=False),
                 no_dist=alone,
                 process_group=None if alone else world.control,
             )
@@ -119,7 +119,7 @@ def read(
         target = {prefix + name: value.detach() for name, value in model.state_dict().items()}
         _require_same_model(folder, metadata.state_dict_metadata, target, prefix)
         if optimizer is not None:
-            _read_optimizer(folder, metadata, model, optimizer, keep_settings)
+            read_optimizer(folder, model, optimizer, keep_settings)
         _load(target, folder)
     except DamagedCheckpointError:
         raise
@@ -143,22 +143,34 @@ def read_named(folder: Path, target: Mapping[str, Tensor]) -> None:
         raise DamagedCheckpointError(f"{folder}: its tensors cannot be read: {_cause(error)}") from error
 
 
-def _read_optimizer(
-    folder: Path, metadata: Metadata, model: nn.Module, optimizer: torch.optim.Optimizer, keep_settings: bool
+def names_in(folder: Path) -> set[str]:
+    """The names of a checkpoint's tensors and values."""
+    return set(FileSystemReader(folder).read_metadata().state_dict_metadata)
+
+
+def read_optimizer(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    keep_settings: bool,
+    prefix: str = OPTIM,
 ) -> None:
+    """Load the optimizer's state of a verified checkpoint in place; see `read`."""
+    metadata, depth = FileSystemReader(folder).read_metadata(), prefix.count(".")
     names, groups = parameter_names(model, optimizer), optimizer.param_groups
     place = {name: index for index, name in enumerate(names)}
-    paths: Paths = {name: path for name, path in metadata.planner_data.items() if name.startswith(OPTIM)}
+    stored = metadata.planner_data.items()
+    paths: Paths = {name: path[depth:] for name, path in stored if name.startswith(prefix)}
     target: dict[str, Any] = {}
     for name, path in paths.items():
         entry = metadata.state_dict_metadata[name]
         if isinstance(entry, BytesStorageMetadata):
             target[name] = None
-        elif path[1] == "state" and path[2] in place:
-            target[name] = empty_shard(optimizer, place[path[2]], entry.size, entry.properties.dtype)
+        elif path[0] == "state" and path[1] in place:
+            target[name] = empty_shard(optimizer, place[path[1]], entry.size, entry.properties.dtype)
         else:
             target[name] = torch.zeros(entry.size, dtype=entry.properties.dtype)
-    state: dict[str, Any] = unflatten_state_dict(_load(target, folder), paths)["optim"]
+    state: dict[str, Any] = unflatten(_load(target, folder), paths)
     ours = [[names.pop(0) for _ in group["params"]] for group in groups]
     if [group["params"] for group in state["param_groups"]] != ours:
         raise DamagedCheckpointError(f"{folder}: its optimizer has other parameters or groups than this one")
@@ -200,7 +212,7 @@ def _require_same_model(
 
 def _load(target: Mapping[str, SavedTensor | None], folder: Path) -> dict[str, Any]:
     """Read into the tensors of `target`; returns it, with the plain values where it has None."""
-    planner = _LoadPlanner()
+    planner = _LoadPlanner(flatten_state_dict=False)
     with _quietly():
         dcp.load(dict(target), storage_reader=FileSystemReader(folder), planner=planner, no_dist=True)
     return planner.state_dict
@@ -248,15 +260,7 @@ def _system_error(error: BaseException | None) -> OSError | None:
 
 
 class _SavePlanner(DefaultSavePlanner):
-    """Writes a state that is flat already, and the blocks of shards."""
-
-    def __init__(self, paths: Paths):
-        super().__init__()
-        self.mappings = paths
-
-    def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
-        """Register what is written; torch's own method would flatten the shards' places away."""
-        self.state_dict, self.is_coordinator = state_dict, is_coordinator
+    """Writes the blocks of shards, too."""
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         """The values to write for an index of the checkpoint."""
@@ -267,16 +271,11 @@ class _SavePlanner(DefaultSavePlanner):
 class _LoadPlanner(DefaultLoadPlanner):
     """Reads into tensors and into the blocks of shards, and plain values without running code."""
 
-    def __init__(self) -> None:
-        super().__init__(flatten_state_dict=False)
-
     def set_up_planner(
         self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
         """Register the targets; torch's own method would replace shards by None."""
-        known = {name: value for name, value in state_dict.items() if isinstance(value, Tensor)}
-        super().set_up_planner(known, metadata, is_coordinator)
-        self.state_dict = {**self.state_dict, **state_dict}
+        self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
         """The tensor to read into for an index of the checkpoint."""

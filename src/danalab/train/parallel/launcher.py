@@ -1,7 +1,7 @@
 """`--nproc N`: N processes of one run on this machine, started and watched by the agent of torch.distributed.run.
 
-A rank returns the exit code of the run; one that raises or dies ends the others. Stop signals are passed on, and ranks
-have all the time they need for the last checkpoint. DiLoCo's workers have an agent each, which restarts a dead worker.
+A rank returns the exit code of the run; one that raises or dies ends the others (DiLoCo's workers start again from the
+last checkpoint). Stop signals are passed on, and ranks have all the time they need for the last checkpoint.
 Rank 0 has the terminal; the output of other ranks is kept in files, and the traceback of a failure is shown.
 """
 
@@ -34,7 +34,7 @@ from danalab.train.system.signals import (
 log = logging.getLogger(__name__)
 
 RESTARTS = 3
-"""Number of times that a worker of DiLoCo is restarted."""
+"""Number of times that the workers of DiLoCo are restarted after one died."""
 POLL_SECONDS = 0.05
 
 
@@ -53,26 +53,20 @@ def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest,
     if ranks > gpus:
         what = f"has {gpus} GPUs; give --nproc {gpus}" if gpus else "has no GPU; leave --device out"
         raise UserError(f"--nproc {ranks}: this machine {what} or give --device cpu")
-    workers = config.usual_backend(ranks) == "diloco"
     given = train, replace(config, nproc=None)
     resource_tracker.ensure_running()  # its start would release the signals that `_agent` holds
     with (
         tempfile.TemporaryDirectory(prefix="danalab-") as folder,
-        ThreadPoolExecutor(ranks) as pool,
+        ThreadPoolExecutor(1) as pool,
         _received_signals() as received,
     ):
         if stop:
             return stop.exit_code
-        if workers:
-            agents = [pool.submit(_agent, given, Path(folder), 1, k, ranks) for k in range(ranks)]
-        else:
-            agents = [pool.submit(_agent, given, Path(folder), ranks)]
-        _pass_on(received, agents)
-        for worker, lost in enumerate(agents[1:], start=1):
-            if (error := lost.exception()) is not None:
-                log.warning("worker %d: %s; the run ended without it", worker, error)
+        restarts = RESTARTS if config.usual_backend(ranks) == "diloco" else 0
+        agent = pool.submit(_agent, given, Path(folder), ranks, restarts)
+        _pass_on(received, agent)
         try:
-            return agents[0].result()
+            return agent.result()
         except LostRankError:
             if not received:
                 raise
@@ -96,10 +90,10 @@ def _received_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _pass_on(received: list[int], agents: list[Future[int]]) -> None:
-    """Wait for the agents; each signal goes to each process once, also to one that starts later."""
+def _pass_on(received: list[int], agent: Future[int]) -> None:
+    """Wait for the agent; each signal goes to each process once, also to one that starts later."""
     sent: set[tuple[int | None, int]] = set()
-    while wait(agents, POLL_SECONDS).not_done:
+    while wait([agent], POLL_SECONDS).not_done:
         for process in multiprocessing.active_children() if received else ():
             for place, number in enumerate(received):
                 if (process.pid, place) not in sent and process.pid is not None:
@@ -107,14 +101,8 @@ def _pass_on(received: list[int], agents: list[Future[int]]) -> None:
                     os.kill(process.pid, number)
 
 
-def _agent(
-    given: tuple[Train, TrainConfig],
-    folder: Path,
-    processes: int,
-    worker: int | None = None,
-    workers: int = 1,
-) -> int:
-    """Run torch's agent with all ranks, or with one DiLoCo worker; returns the exit code of its processes."""
+def _agent(given: tuple[Train, TrainConfig], folder: Path, ranks: int, restarts: int) -> int:
+    """Run torch's agent with all ranks; returns their exit code."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -123,40 +111,36 @@ def _agent(
         quiet = logging.getLogger(name)  # failures are raised below, in a line
         quiet.addHandler(logging.NullHandler())
         quiet.propagate = False
-    redirects = dict.fromkeys(range(0 if worker else 1, processes), Std.ALL)
     launched = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
-        nproc_per_node=processes,
-        run_id=f"danalab-{os.getpid()}-{worker}",
+        nproc_per_node=ranks,
+        run_id=f"danalab-{os.getpid()}",
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         local_addr="127.0.0.1",
-        max_restarts=0 if worker is None else RESTARTS,
+        max_restarts=restarts,
         monitor_interval=POLL_SECONDS,
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder / f"agent-{worker or 0}"), redirects=redirects),
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder), redirects=dict.fromkeys(range(1, ranks), Std.ALL)),
     )
     with holding_signals():
         try:
-            return max(elastic_launch(launched, _rank)(*given, worker, workers).values())
+            return max(elastic_launch(launched, _rank)(*given).values())
         except ChildFailedError as error:
             failures: dict[int, Any] = error.failures
     rank, failure = min(
         failures.items(), key=lambda item: (not _said(item[1]).startswith("UserError"), item[0])
     )
-    raise _explained(rank if worker is None else worker, failure)
+    raise _explained(rank, failure)
 
 
-def _rank(train: Train, config: TrainConfig, worker: int | None, workers: int) -> int:
+def _rank(train: Train, config: TrainConfig) -> int:
     """Train as a rank of the group that the environment describes; returns the exit code."""
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
     with StopRequest() as stop:
         os.setsid()  # Ctrl-C reaches ranks through the launcher, once
         release_signals()
-        if worker is not None:
-            place = {"RANK": worker, "LOCAL_RANK": worker, "WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers}
-            os.environ.update({name: str(value) for name, value in place.items()})
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the launcher writes --json
         try:
             return train(config, stop)

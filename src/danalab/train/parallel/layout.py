@@ -45,8 +45,6 @@ class RankLayout:
                     f"--distributed-backend single is one process, but {size} were started; give ddp"
                 )
             return {}
-        if self.backend == "diloco":
-            return {"workers": size}
         if self.backend != "fsdp":
             return {"replicate": size}
         inner = self.tp_size * self.replicas

@@ -4,12 +4,13 @@
     ddp      replicas; gradients are summed over ranks in buckets, during the last backward pass of a step
     zero     replicas; each rank receives the gradients of the parameters it owns and updates these
     fsdp     each rank holds a shard of every weight, gradient and moment; weights are gathered block by block
+    diloco   replicas that step alone and average their weights every few hundred steps (danalab.train.diloco)
 
 The trainer uses the same interface for all: gradients of a global batch, their norms, scaling them.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,9 @@ from danalab.optim import build_optimizer
 from danalab.optim.sharded import DistributedMuonAdamW
 from danalab.optim.tensor_shard import whole_of
 from danalab.tables import lookup
+from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
-from danalab.train.run.folder import RunFolder
-from danalab.train.system.signals import StopRequest
 
 
 class ParallelStrategy:
@@ -40,24 +40,10 @@ class ParallelStrategy:
     """Factor on this rank's loss before its backward pass: gradients are summed over ranks, and some backends average
     them."""
 
-    state_share = 1.0
-    """Fraction of the optimizer state of this rank's weights that this rank holds."""
-
-    def __init__(self, world: World):
+    def __init__(self, world: World, spec: TrainConfig | None = None):
+        """`spec`: the run, for a backend with settings of its own."""
         self.world = world
         self.parameters: list[Tensor] = []
-
-    @classmethod
-    def build(
-        cls, spec: TrainConfig, folder: RunFolder, world: World, stop: StopRequest
-    ) -> "ParallelStrategy":
-        """The strategy of this rank of a run."""
-        return cls(world)
-
-    @staticmethod
-    def rank_spec(spec: TrainConfig, world: World) -> TrainConfig:
-        """The run as this process carries it out."""
-        return spec
 
     def build_model(
         self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device
@@ -90,8 +76,8 @@ class ParallelStrategy:
         # Collectives need a gradient of every parameter on every rank.
         return whole_norms([torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters])
 
-    def scale_gradients(self, factor: Tensor) -> None:
-        """Multiply all gradients by a 0-dim tensor, in place."""
+    def scale_gradients(self, factor: Tensor | float) -> None:
+        """Multiply all gradients by a number, in place."""
         grads = [local(p.grad) for p in self.parameters if p.grad is not None]
         torch._foreach_mul_(grads, factor)
 
@@ -119,36 +105,32 @@ class ParallelStrategy:
         """Context of passes without gradients."""
         yield
 
-    # ---- for workers that step alone, and meet after some steps ----
-
-    @property
-    def pending(self) -> bool:
-        """Whether the last step is not complete yet."""
-        return False
-
-    def begin(self, step: int) -> int:
-        """Called before the first step of a job; returns the step to continue from."""
-        return step
-
-    def after_step(self, step: int, loss: Tensor) -> int:
-        """Called after each step; returns the step to continue from, later than `step` if other workers are ahead."""
-        return step
+    def after_step(self, step: int) -> None:
+        """Called after each step, with the number of steps made."""
 
     def scalars(self) -> dict[str, float]:
         """Values for a row of metrics."""
         return {}
 
+    # ---- checkpoints ----
+
     def stored(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The nested state of a checkpoint, from that of model and optimizer."""
-        return state
+        """The nested state that this rank writes, from that of its model and optimizer."""
+        return state if self.world.is_main else tensors.sharded_part(state)
 
-    def state_dict(self) -> dict[str, Any] | None:
-        """Plain values for a checkpoint."""
-        return None
+    def read(
+        self,
+        checkpoint: Path,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        *,
+        keep_settings: bool,
+    ) -> None:
+        """Load a checkpoint in place; None: the model's weights only."""
+        tensors.read(checkpoint, model, optimizer, keep_settings=keep_settings)
 
-    def restore(self, path: Path, state: Mapping[str, Any] | None, step: int, *, own: bool) -> int:
-        """Restore `state` (`own`: of this run) after model and optimizer; returns the step to continue from."""
-        return step
+    def reset(self) -> None:
+        """The weights were set from elsewhere."""
 
 
 def whole_norms(tensors: Sequence[Tensor]) -> Tensor:
@@ -275,10 +257,9 @@ def _cut(parameters: Sequence[Tensor], most_bytes: float) -> list[list[Tensor]]:
 class ZeROStrategy(ParallelStrategy):
     """Replicas with a sharded optimizer."""
 
-    def __init__(self, world: World):
-        super().__init__(world)
+    def __init__(self, world: World, spec: TrainConfig | None = None):
+        super().__init__(world, spec)
         self.loss_factor = float(world.dp_size)  # the optimizer averages gradients
-        self.state_share = 1 / world.dp_size
 
     def make_optimizer(self, name: str, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
         assert self.world.mesh is not None
@@ -297,7 +278,7 @@ class ZeROStrategy(ParallelStrategy):
     def gradient_norms(self) -> Tensor:
         return self._optimizer.gradient_norms()
 
-    def scale_gradients(self, factor: Tensor) -> None:
+    def scale_gradients(self, factor: Tensor | float) -> None:
         self._optimizer.scale_gradients(factor)
 
     def whole_states(self, optimizer: torch.optim.Optimizer, name: str) -> Iterator[tuple[Tensor, Tensor]]:
@@ -307,8 +288,8 @@ class ZeROStrategy(ParallelStrategy):
 class FSDPStrategy(ParallelStrategy):
     """Sharded parameters; replicas and tensor parallelism where the mesh has these dimensions."""
 
-    def __init__(self, world: World):
-        super().__init__(world)
+    def __init__(self, world: World, spec: TrainConfig | None = None):
+        super().__init__(world, spec)
         self.loss_factor = float(world.dp_size)  # FSDP averages
         self._experts: list[nn.Module] = []  # modules whose experts are distributed over ranks, without FSDP
 
@@ -376,7 +357,7 @@ STRATEGIES: dict[str, type[ParallelStrategy] | str] = {
     "ddp": DDPStrategy,
     "zero": ZeROStrategy,
     "fsdp": FSDPStrategy,
-    "diloco": "danalab.train.diloco:DiLoCoWorker",
+    "diloco": "danalab.train.diloco:DiLoCoStrategy",
 }
 
 

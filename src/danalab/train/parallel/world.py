@@ -1,8 +1,6 @@
 """The ranks of a run and their collectives. A single process needs nothing of torch.distributed.
 
 ranks = replicate x shard x tp        dp_size = replicate x shard: ranks that see different data
-
-A worker that steps alone is a world of size 1, except that it takes part dp_rank of dp_size of each batch.
 """
 
 import contextlib
@@ -52,8 +50,6 @@ class World:
     the main thread."""
     background: "ProcessGroup | None" = field(default=None, repr=False)
     """Another gloo group, for a background thread: two threads must not share a group."""
-    worker: int = 0
-    """Index of a worker that steps alone; each writes to a folder of its own."""
     layout: RankLayout = field(default_factory=RankLayout)
     owns_groups: bool = field(default=False, repr=False)
     """Whether `join` created the default group, so that `close` destroys it."""
@@ -67,16 +63,6 @@ class World:
     def is_main(self) -> bool:
         """Whether this is rank 0, the only one that writes metrics, summary and logs."""
         return self.rank == 0
-
-    @property
-    def is_console_rank(self) -> bool:
-        """Whether this process prints to the console."""
-        return self.is_main and self.worker == 0
-
-    @property
-    def processes(self) -> int:
-        """Number of processes of the run; `size` is the number of ranks in each step."""
-        return self.dp_size * self.tp_size
 
     def agree(self, flag: int) -> int:
         """The largest `flag` of all ranks. Collective."""
@@ -175,8 +161,6 @@ def join(layout: RankLayout, device_type: str) -> World:
     """
     import torch.distributed as dist
 
-    if layout.backend == "diloco":
-        return _worker(layout, device_type)
     started = dist.is_available() and dist.is_initialized()
     place = None if started else find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")
     if layout.backend == "single" and (dist.get_world_size() if place is None else place.size) == 1:
@@ -185,16 +169,6 @@ def join(layout: RankLayout, device_type: str) -> World:
         layout.shape(place.size)  # raises before waiting for other ranks
         _start(place, device_type)
     return _arrange(layout, device_type, owns=place is not None)
-
-
-def _worker(layout: RankLayout, device_type: str) -> World:
-    """A world of one process that takes its part of each batch."""
-    place = find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")
-    if device_type == "cuda" and place.launcher != "alone":
-        take_own_gpu(place)
-    return World(
-        local_rank=place.local_rank, dp_rank=place.rank, dp_size=place.size, worker=place.rank, layout=layout
-    )
 
 
 def take_own_gpu(place: Place) -> "torch.device":
@@ -272,8 +246,13 @@ def _arrange(layout: RankLayout, device_type: str, *, owns: bool) -> World:
 def joined(layout: RankLayout, device_type: str) -> Iterator[World]:
     """`join`, and `close` after the block."""
     world = join(layout, device_type)
-    yield world
-    world.close()  # not after a failure: it would wait for dead ranks
+    ends_well = world.size == 1
+    try:
+        yield world
+        ends_well = True
+    finally:
+        if ends_well:  # after a failure it would wait for dead ranks
+            world.close()
 
 
 ROLL_CALL_SECONDS = 4.0

@@ -142,11 +142,9 @@ def write_weights(model: "Decoder", folder: Path, step: int = 0) -> None:
     """Write a model as a checkpoint of a run folder, without an optimizer's state."""
     from danalab.train.checkpoint import tensors  # not at the top: generating text needs no torch.distributed
 
-    values, paths = tensors.flatten(tensors.state_of(model))
     meta = {"step": step, "imported": True, "model": model.config.as_dict()}
-    RunFolder(folder).store.write(
-        step, meta, lambda step_folder: tensors.write(values, step_folder, paths=paths)
-    )
+    state = tensors.state_of(model)
+    RunFolder(folder).store.write(step, meta, lambda step_folder: tensors.write(state, step_folder))
 
 
 def read_model(source: str | Path) -> "Decoder":

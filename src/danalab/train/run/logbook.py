@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from danalab.files import write_json
 from danalab.hardware import peak_flops
@@ -78,7 +77,7 @@ class Logbook:
         if self._metrics is not None:
             self._metrics.close()
 
-    def row(self, step: int, result: StepResult, update_norm: Tensor | None, skipped: int) -> dict[str, Any]:
+    def row(self, step: int, result: StepResult, update_norm: float, skipped: int) -> dict[str, Any]:
         """The row of the step that was just made; waits for the device."""
         total = self._consumption
         tokens, flops = total.tokens(step), total.flops(step)
@@ -96,15 +95,15 @@ class Logbook:
             "train/loss": loss,
             **{f"train/{name}": float(value) for name, value in result.metrics.items()},
             "grad_norm": grad_norm,
-            "update_norm": None if update_norm is None else float(update_norm),
+            "update_norm": update_norm,
             "tokens_per_second": (tokens - total.tokens(before)) / seconds,
             "seconds_per_step": interval.seconds / interval.steps,
-            "mfu": flops_rate / (self._peak_flops * self._world.processes) if self._peak_flops else None,
+            "mfu": flops_rate / (self._peak_flops * self._world.size) if self._peak_flops else None,
             "memory_gib": peak_memory_gib(self._device),
             "data_wait": interval.data_wait,
             "save_wait": interval.save_wait,
             "skipped": skipped or None,
-            "loss_scale": None if result.scale is None else float(result.scale),
+            "loss_scale": result.scale,
         }
 
     def add_evaluation(self, metrics: Mapping[str, float | None]) -> None:

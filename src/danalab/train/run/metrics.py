@@ -188,7 +188,7 @@ METRICS: dict[str, tuple[str, str]] = {
     ),
     "diloco/<name>": (
         "",
-        "After a round of DiLoCo: loss, outer gradient, divergence of workers, bytes, times.",
+        "After a round of DiLoCo: norm of the outer gradient, divergence of workers.",
     ),
     "rl/<name>": ("", "Rewards, lengths and tool calls of the step's answers."),
 }

@@ -17,7 +17,6 @@ import torch
 from danalab.errors import UserError
 from danalab.files import read_json, write_atomically
 from danalab.tables import source_digest
-from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.store import (
     COMMIT,
     META,
@@ -65,7 +64,7 @@ class ResumePoint:
         """Load the best candidate that all ranks can read into the trainer. Collective."""
         if self.export is not None:
             _load_export(self.export, trainer)
-            trainer.strategy.restore(self.export, None, 0, own=False)
+            trainer.strategy.reset()
             return
         reasons = []
         for place, path in enumerate(self.checkpoints):
@@ -78,7 +77,7 @@ class ResumePoint:
                 weights_only |= imported
                 reads_optimizer = not imported and (self.with_optimizer or not weights_only)
                 optimizer = trainer.driver.optimizer if reads_optimizer else None
-                tensors.read(path, trainer.model, optimizer, keep_settings=not self.own)
+                trainer.strategy.read(path, trainer.model, optimizer, keep_settings=not self.own)
                 if not weights_only:
                     _restore(trainer, meta, path, world)
             except UserError as error:
@@ -91,8 +90,6 @@ class ResumePoint:
                 if self.own and meta.get("step") is not None:
                     trainer.saver.store.damaged.add(meta["step"])
                 continue
-            state = None if weights_only else meta.get("sharing")
-            trainer.step = trainer.strategy.restore(path, state, trainer.step, own=self.own)
             if self.own:
                 trainer.saver.committed = trainer.step
             if world.is_main:
@@ -306,8 +303,8 @@ def run_record(
             "tokens": dataset.n_tokens,
             "tokenizer": dataset.tokenizer_name,
         },
-        "world_size": world.processes,
-        "parallel": {"backend": world.layout.backend, **world.layout.shape(world.processes)},
+        "world_size": world.size,
+        "parallel": {"backend": world.layout.backend, **world.layout.shape(world.size)},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "versions": versions(),

@@ -32,25 +32,19 @@ class WeightAverage:
         self._decay = decay
         self._trained: dict[str, Tensor] = model.state_dict(keep_vars=True)
         self._average = {name: value.detach().clone() for name, value in self._trained.items()}
-        # On the device: on a GPU the host does not know yet whether the update was made.
-        self._count = torch.zeros((), device=local_shard(next(iter(self._average.values()))).device)
-
-    @property
-    def begun(self) -> bool:
-        """Whether it contains an update; waits for the device."""
-        return bool(self._count)
+        self.count = 0
+        """Updates that it contains."""
 
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         for name, average in self._average.items():
             yield local_shard(average), local_shard(self._trained[name].detach())
 
     @torch.no_grad()
-    def update(self, made: Tensor) -> None:
-        """Include the current weights, unless `made` (0-dim bool, on the weights' device) is False."""
-        self._count += made
-        rate = (1 / self._count.clamp(min=1)).clamp(min=1 - self._decay) * made
+    def update(self) -> None:
+        """Include the current weights."""
+        self.count += 1
         for average, trained in self._pairs():
-            average.lerp_(trained, rate.to(average.dtype))
+            average.lerp_(trained, max(1 / self.count, 1 - self._decay))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -72,17 +66,17 @@ class WeightAverage:
 
     def stored(self) -> dict[str, Tensor]:
         """Tensors for a checkpoint, by name."""
-        return self._average if self.begun else {}
+        return self._average if self.count else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
-        return {"decay": self._decay, "count": int(self._count)}
+        return {"decay": self._decay, "count": self.count}
 
     def restore(self, folder: Path, state: Mapping[str, Any] | None) -> None:
         """Restore from a checkpoint; one without this average starts a new one."""
         if state is None or state["decay"] != self._decay:
             log.warning("%s: has no average with --ema %g; it starts here", folder, self._decay)
             return
-        self._count.fill_(state["count"])
-        if state["count"]:
+        self.count = state["count"]
+        if self.count:
             tensors.read_named(folder, {AVERAGE + name: value for name, value in self._average.items()})

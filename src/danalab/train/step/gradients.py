@@ -21,22 +21,22 @@ from danalab.train.step.loss import CrossEntropy, Loss, TrainingBatch
 
 @dataclass
 class StepResult:
-    """Measurements of one step, 0-dim tensors on the device: reading one waits for the device."""
+    """Measurements of one step, most of them 0-dim tensors on the device."""
 
     loss: Tensor
     """Reported loss of the global batch; cross-entropy in nats/token."""
     grad_norm: Tensor
     """Euclidean norm of the gradient before clipping."""
-    finite: Tensor
-    """Whether loss and gradient norm are finite (bool)."""
+    finite: bool
+    """Whether loss and gradient norm are finite; the host waits for the device to know."""
     norms: Tensor
     """Norm of each parameter's gradient [parameters]."""
     metrics: dict[str, Tensor] = field(default_factory=dict)
     """What else the loss function reports, by name."""
-    scale: Tensor | None = None
+    scale: float | None = None
     """Loss scale; None outside float16."""
     empty: bool = False
-    """The global batch has no target: there is no update, and `finite` is False."""
+    """The global batch has no target: there is no update."""
 
 
 class GradientStep:
@@ -74,8 +74,7 @@ class GradientStep:
         """Gradients of the loss of this rank's batch; earlier gradients must be gone. Collective."""
         loss, metrics, totals = self._accumulate(batch, self._loss)
         result = self._look(loss, metrics)
-        if not totals[0]:
-            result.empty, result.finite = True, torch.zeros_like(result.finite)
+        result.empty = not totals[0]
         return result
 
     def of_labels(self, batch: TrainingBatch) -> float:
@@ -112,66 +111,42 @@ class GradientStep:
         return strategy.total(total), {name: strategy.total(value) for name, value in metrics.items()}, totals
 
     def _look(self, loss: Tensor, metrics: dict[str, Tensor]) -> StepResult:
-        scale = None if self._scale is None else self._scale.value
+        scale: float | None = None if self._scale is None else self._scale.value
         norms = self.strategy.gradient_norms()
         if scale is not None:
             norms = norms / scale
         norm = torch.linalg.vector_norm(norms)
-        finite = torch.isfinite(loss) & torch.isfinite(norm)
-        factor = torch.clamp(self._grad_clip / (norm + 1e-6), max=1.0) if self._grad_clip else None
-        if scale is not None:
-            factor = (1.0 if factor is None else factor) / scale
-        if factor is not None:
-            self.strategy.scale_gradients(factor)
+        finite = bool(torch.isfinite(loss) & torch.isfinite(norm))
+        factor = torch.clamp(self._grad_clip / (norm + 1e-6), max=1.0) if self._grad_clip else 1.0
+        if self._grad_clip or scale:
+            self.strategy.scale_gradients(factor / (scale or 1.0))
         if self._scale is not None:
             self._scale.update(finite)
         return StepResult(loss, norm, finite, norms, metrics, scale)
 
 
-class UpdateNorm:
-    """Euclidean norm of the difference between the weights before and after an update."""
-
-    def __init__(self, parameters: list[Tensor]):
-        self._parameters = parameters
-        self._before: list[Tensor] | None = None
-
-    def before(self) -> None:
-        """Copy the weights; the copy lives until `after`."""
-        self._before = [p.detach().clone() for p in self._parameters]
-
-    def after(self) -> Tensor | None:
-        """The norm since `before`, 0-dim, over all ranks' weights; None without `before`. Collective."""
-        if self._before is None:
-            return None
-        before, self._before = self._before, None
-        torch._foreach_sub_([local(p) for p in before], [local(p.detach()) for p in self._parameters])
-        return torch.linalg.vector_norm(whole_norms(before))
+def update_norm(before: list[Tensor], parameters: list[Tensor]) -> Tensor:
+    """Euclidean norm, 0-dim, of how far `parameters` are from copies of them, which are overwritten. Collective."""
+    torch._foreach_sub_([local(p) for p in before], [local(p.detach()) for p in parameters])
+    return torch.linalg.vector_norm(whole_norms(before))
 
 
 FIRST, INTERVAL = 2.0**16, 2000
 
 
+@dataclass
 class LossScale:
-    """The factor on the loss, kept on the device so that nothing waits for it."""
+    """The factor on the loss."""
 
-    def __init__(self, device: torch.device):
-        self.value = torch.full((), FIRST, device=device)
-        """0-dim float32; never below 1."""
-        self._good = torch.zeros((), dtype=torch.int32, device=device)
+    value: float = FIRST
+    """Never below 1."""
+    good: int = 0
+    """Steps in a row with finite gradients."""
 
-    @torch.no_grad()
-    def update(self, finite: Tensor) -> None:
-        """Adapt the factor after a step. `finite`: 0-dim bool, on the device."""
-        self._good = (self._good + 1).where(finite, 0)
-        grows = self._good >= INTERVAL
-        self._good = self._good.where(~grows, 0)
-        self.value = torch.where(finite, self.value.where(~grows, self.value * 2), self.value / 2).clamp(
-            min=1.0
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": float(self.value), "good": int(self._good)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value.fill_(state["value"])
-        self._good.fill_(state["good"])
+    def update(self, finite: bool) -> None:
+        """Adapt the factor after a step."""
+        self.good = self.good + 1 if finite else 0
+        if not finite:
+            self.value = max(1.0, self.value / 2)
+        elif self.good == INTERVAL:
+            self.value, self.good = 2 * self.value, 0

@@ -61,17 +61,6 @@ class OptimizerDriver:
             else:
                 group["lr"] = lr
 
-    def step(self, finite: Tensor) -> None:
-        """Apply the gradients, unless `finite` (0-dim bool, on the parameters' device) is False.
-
-        A skipped step changes neither weights nor moments nor clocks.
-        """
-        if bool(finite):
-            self.optimizer.step()
-
-    def zero_grad(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-
     def train(self) -> None:
         """Switch to the weights that are trained; before the first step and after a checkpoint was loaded."""
         if self.switches:
@@ -94,7 +83,7 @@ class OptimizerDriver:
     def take_curvature(self, n_labels: float) -> None:
         """Use the current gradients, of the mean loss of `n_labels` sampled labels, as curvature; then free them."""
         self.optimizer.update_hessian(n_labels)
-        self.zero_grad()
+        self.optimizer.zero_grad()
 
     def scalars(self) -> dict[str, float]:
         """`optim/*`: coefficients of the last step, means over the state (a pass over it)."""

@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import gc
 import logging
 import os
 import platform
@@ -157,28 +156,6 @@ def peak_memory_gib(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**30 if sys.platform == "darwin" else 2**20)
-
-
-class GarbageCollector:
-    """Runs Python's garbage collector every `interval` steps only, so that ranks do not delay each other."""
-
-    def __init__(self, interval: int):
-        """`interval` [steps]; 0: Python's default."""
-        self._interval = interval
-
-    def __enter__(self) -> "GarbageCollector":
-        self._was_enabled = gc.isenabled()
-        if self._interval:
-            gc.disable()
-        return self
-
-    def after_step(self, step: int) -> None:
-        if self._interval and step % self._interval == 0:
-            gc.collect()
-
-    def __exit__(self, *_: object) -> None:
-        if self._interval and self._was_enabled:
-            gc.enable()
 
 
 def random_state() -> dict[str, Any]:
