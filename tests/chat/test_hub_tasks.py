@@ -23,7 +23,6 @@ def test_gsm8k_calls_the_calculator_where_the_data_marks_a_calculation(tmp_path)
     problem = task[0]
     assert (len(task), problem.answer, problem.reward) == (1, "1024", "number")
     assert problem.solution == solution
-    assert problem.needs_tool
     score = Scorer()
     assert score(problem, "so it is #### 1024") == 1
     assert score(problem, "#### 1024 or 7") == 1

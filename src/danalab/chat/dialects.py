@@ -3,7 +3,7 @@
 OpenAI      {"messages": [{"role": "user", "content": "text" or [parts]}, ...], "tools": [...]}, or the bare list
 ShareGPT    {"conversations": [{"from": "human", "value": "text"}, ...]}
 Alpaca      {"instruction": "text", "input": "text", "output": "text"}
-pairs       {"prompt": "text" or [messages], "completion": "text" or [messages]}, {"question", "response"}
+pairs       {"prompt": "text" or [messages], "completion": "text" or [messages]}, {"question", "response" or "answer"}
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ def _said(entry: Any) -> Any:
 
 
 def alpaca(line: Line) -> Any:
-    """An instruction with its input and output, and turns before them in "history"."""
+    """An instruction with its input and output."""
     if line.get("instruction") is None or line.get("output") is None:
         return None
     question = f"{line['instruction']}\n\n{line['input']}" if line.get("input") else line["instruction"]
-    history = [turn for turn in line.get("history") or [] if isinstance(turn, list) and len(turn) == 2]
-    turns = [*history, [question, line["output"]]]
-    return [entry for asked, said in turns for entry in (*_one("user", asked), *_one("assistant", said))]
+    return [*_one("user", question), *_one("assistant", line["output"])]
 
 
 def pairs(line: Line) -> Any:
-    """A question and an answer, each a text or a list of messages."""
-    for asked, said in (("prompt", "completion"), ("prompt", "response"), ("question", "response")):
+    """A question and an answer, each a text or a list of messages; a problem of a task without choices is one, too."""
+    names = (("prompt", "completion"), ("prompt", "response"), ("question", "response"))
+    problem = () if line.get("choices") else (("question", "solution"), ("question", "answer"))
+    for asked, said in (*names, *problem):
         if line.get(asked) is not None and line.get(said) is not None:
             return [*_one("user", line[asked]), *_one("assistant", line[said])]
     return None
@@ -108,35 +108,26 @@ def _conversation_of(value: Any) -> Conversation:
 # ---- files ----
 
 
-def iter_conversations(
-    file: str | Path, skipped: list[UserError] | None = None
-) -> Iterator[tuple[str, Conversation]]:
+def iter_conversations(file: str | Path) -> Iterator[tuple[str, Conversation]]:
     """(place, conversation) of each line that is not blank, or of each element of one JSON array.
 
-    Raises UserError: file, line and what is wrong with it; with `skipped` what is wrong with a line is put there.
+    Raises UserError: file, line and what is wrong with it.
     """
     try:
         with Path(file).open("rb") as content:
-            yield from conversations_in(content, f"{file} ", skipped)
+            yield from conversations_in(content, f"{file} ")
     except OSError as error:
         raise UserError(f"{file}: {error.strerror or error}") from error
 
 
-def conversations_in(
-    file: IO[bytes], name: str = "", skipped: list[UserError] | None = None
-) -> Iterator[tuple[str, Conversation]]:
+def conversations_in(file: IO[bytes], name: str = "") -> Iterator[tuple[str, Conversation]]:
     """The same of an open file; `name`: what stands before the place in errors."""
     for where, value in _values(file, name):
         try:
             content = parse_json(value.decode("utf-8-sig"), where) if isinstance(value, bytes) else value
-            conversation = conversation_of(content, where)
-        except (UserError, UnicodeDecodeError) as error:
-            told = error if isinstance(error, UserError) else UserError(f"{where}: not UTF-8: {error.reason}")
-            if skipped is None:
-                raise told from None
-            skipped.append(told)
-            continue
-        yield where, conversation
+        except UnicodeDecodeError as error:
+            raise UserError(f"{where}: not UTF-8: {error.reason}") from None
+        yield where, conversation_of(content, where)
 
 
 def _values(file: IO[bytes], name: str) -> Iterator[tuple[str, Any]]:

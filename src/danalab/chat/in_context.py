@@ -246,8 +246,6 @@ def evaluate_core(
     report: Callable[[InContextResult], None] = lambda result: None,
 ) -> Evaluation:
     """Score a run on `limit` questions of each in-context task of a folder in DCLM's format; `report` gets results."""
-    if limit is not None and limit < 1:
-        raise UserError(f"--limit is {limit}; it must be at least 1")
     tasks = read_suite(suite)
     model, tokenizer, found, autocast = open_model(folder, step, device)
     results = []

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class AnswerSettings:
-    """How tasks are answered. Raises UserError: a value out of range."""
+    """How tasks are answered. Raises UserError: several answers that are all the same."""
 
     limit: int | None = None
     """Problems of a task, the first ones; None: all."""
@@ -45,10 +45,6 @@ class AnswerSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("limit", "samples", "max_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"--{name.replace('_', '-')} is {value}; it must be at least 1")
         if self.samples > 1 and self.temperature == 0:
             raise UserError(
                 f"--samples {self.samples}: at temperature 0 all answers are the same; give --temperature 1"
@@ -74,8 +70,6 @@ class TaskResult:
     """Problems that leave no space for an answer in the model's context; they do not count."""
     examples: list[dict[str, Any]]
     """The first three problems: question, reference, answer (the first one), rewards."""
-    called: tuple[float, ...] = ()
-    """Share of answers that call a tool, for each problem that needs one."""
 
     @classmethod
     def of(cls, name: str, baseline: float, answered: Sequence[AnsweredProblem | None]) -> TaskResult:
@@ -86,7 +80,6 @@ class TaskResult:
         ks = sorted({1 << power for power in range(n.bit_length())} | {n})
         score = Score.of([fmean(each.rewards) for each in scored])
         right = [sum(reward >= 1 for reward in each.rewards) for each in scored]
-        called = [[answer.calls > 0 for answer in each.answers] for each in scored if each.problem.needs_tool]
         return cls(
             name,
             score,
@@ -96,7 +89,6 @@ class TaskResult:
             fmean(not answer.finished for answer in answers),
             len(answered) - len(scored),
             [_example(each) for each in scored[:3]],
-            tuple(map(fmean, called)),
         )
 
 
@@ -249,8 +241,6 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 
     Source: Chen et al. 2021, arXiv 2107.03374, eq. 1.
     """
-    if not 1 <= k <= samples or not 0 <= right <= samples:
-        raise ValueError(f"pass@{k} of {right} right ones among {samples}")
     return 1 - math.comb(samples - right, k) / math.comb(samples, k)
 
 

@@ -1,6 +1,6 @@
 """Runs side by side: table, loss curves, tokens to equal loss."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from danalab.cli._shared.flags import Answer
@@ -40,8 +40,8 @@ def run(flags: Flags) -> Answer:
     lines = [as_text(*comparison_table(rows), left=2), *(f"note: {limit}" for limit in limits(rows))]
     if flags.out is not None:
         lines.append(f"report: {write_comparison(curves, rows, flags.out)}")
-    baseline = next(row.run for row in rows if row.is_baseline)
-    return Answer({"baseline": baseline, "runs": [asdict(row) for row in rows], "notes": limits(rows)}, lines)
+    baseline = next(row["run"] for row in rows if row["is_baseline"])
+    return Answer({"baseline": baseline, "runs": rows, "notes": limits(rows)}, lines)
 
 
 VERBS = {"compare": (Flags, run)}

@@ -11,9 +11,9 @@ def run(flags: DemoConfig) -> Answer:
     from danalab.experiments.formats import as_text
 
     demo = run_demo(flags)
-    table = as_text(*comparison_table(demo.rows), left=2)
-    lines = [*verdict(demo.rows), "", table, "", f"report: {demo.page}", "", *next_steps(demo)]
-    return Answer(demo.as_dict(), lines)
+    table = as_text(*comparison_table(demo["runs"]), left=2)
+    lines = [*verdict(demo["runs"]), "", table, "", f"report: {demo['page']}", "", *next_steps(demo)]
+    return Answer(demo, lines)
 
 
 VERBS = {"demo": (DemoConfig, run)}

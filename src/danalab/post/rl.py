@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -93,7 +92,7 @@ def _stage(
     rollouts = Rollouts(dataset.mixture, chat, scorer, settings, world, autocast, reference)
     objective = OBJECTIVES[settings.policy_loss]
     bounds = {"low": settings.clip_low, "high": settings.clip_high}
-    clip = replace(objective.clip, **{name: value for name, value in bounds.items() if value is not None})
+    clip = objective.clip._replace(**{name: value for name, value in bounds.items() if value is not None})
     loss = PolicyLoss(
         objective,
         clip=clip,

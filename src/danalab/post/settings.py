@@ -43,12 +43,6 @@ class ConversationSettings(Section):
         "Share of the conversations that is kept for validation, at least one; without --val-data.",
         kind="data",
     )
-    skip_bad_lines: bool = setting(
-        False,
-        "Leave out lines of a file that are no conversation, and say how many; otherwise the first "
-        "one is an error.",
-        kind="data",
-    )
     replay: PathText | None = setting(
         None,
         "Data set of plain text that is mixed in, in the form of danalab train --data, with the "

@@ -87,7 +87,6 @@ def _open(config: SftConfig) -> Dataset:
         config.tokenizer,
         config.seq_len,
         masked,
-        config.skip_bad_lines,
     )
     if config.replay is not None:
         replay = open_data(config.replay)
@@ -106,12 +105,11 @@ def _conversations(
     tokenizer: str,
     seq_len: int,
     masked: bool,
-    skips: bool,
 ) -> ConversationDataset:
     chat = ChatFormat(extend_tokenizer(load_tokenizer(tokenizer)))
-    train = tokenize(data, chat, skips=skips)
+    train = tokenize(data, chat)
     if val_data:
-        val = tokenize(val_data, chat, skips=skips)
+        val = tokenize(val_data, chat)
     else:
         train, val = train.split(val_share, b"validation")
     return ConversationDataset(

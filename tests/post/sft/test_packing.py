@@ -176,15 +176,6 @@ SUMS = [
 ]
 
 
-def test_bad_lines_are_left_out_and_counted_where_that_is_asked_for(tmp_path, caplog):
-    lines = [b"{", json.dumps(SUMS).encode(), b"\xff", b'{"messages": [7]}']
-    (tmp_path / "chats.jsonl").write_bytes(b"\n".join(lines))
-    with pytest.raises(UserError, match="line 1: not valid JSON"):
-        tokenize([str(tmp_path / "chats.jsonl")], CHAT)
-    assert len(tokenize([str(tmp_path / "chats.jsonl")], CHAT, skips=True)) == 1
-    assert "3 bad lines are left out; the first: " in caplog.text
-
-
 def test_rows_have_only_conversations_with_something_to_learn(tmp_path):
     told = [SUMS[0], {"role": "assistant", "content": "19", "weight": 0}]
     rows = ConversationRows(

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from danalab.chat.messages import CALCULATION, Conversation, Message
+from danalab.chat.messages import Conversation, Message
 from danalab.data.mixture import BLOCK, block_counts
-from danalab.data.order.permutation import Permutation
+from danalab.data.order.permutation import EndlessOrder, Permutation
 from danalab.errors import UserError
 
 TRAIN, TEST = "train", "test"
@@ -64,11 +64,6 @@ class Problem:
         """What the assistant says in the solution."""
         return self.solution or self.answer
 
-    @property
-    def needs_tool(self) -> bool:
-        """Whether the solution calculates."""
-        return CALCULATION.search(self.solution) is not None
-
     def next_turn(self, said: Message | None) -> "Problem":
         """The next turn, after this message of the assistant; None: it said nothing, and the turn is forgotten."""
         turn = () if said is None else (Message.of("user", self.question), said)
@@ -110,7 +105,8 @@ class TaskMixture:
         self.tasks, self._seed = list(tasks), seed
         self._counts = np.array(block_counts(weights or [1.0] * len(tasks)))
         self._block = lru_cache(maxsize=4)(self._compute_block)
-        self._order = lru_cache(maxsize=4 * len(tasks))(self._compute_order)
+        keys = [f"{number}|{task.name}|{seed}|".encode() for number, task in enumerate(tasks)]
+        self._orders = [EndlessOrder(len(task), key) for task, key in zip(tasks, keys, strict=True)]
 
     def __getitem__(self, position: int) -> Problem:
         """The problem at a position >= 0."""
@@ -118,8 +114,7 @@ class TaskMixture:
         owners, ranks = self._block(number)
         task = int(owners[offset])
         ordinal = int(ranks[offset]) + number * int(self._counts[task])
-        epoch, within = divmod(ordinal, len(self.tasks[task]))
-        return self.tasks[task].problem(int(self._order(task, epoch)(np.array([within]))[0]))
+        return self.tasks[task].problem(int(self._orders[task](ordinal, ordinal + 1)[0]))
 
     def _compute_block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """(task, rank among its problems of the block) of each position of a block."""
@@ -127,7 +122,3 @@ class TaskMixture:
         rank = np.concatenate([np.arange(count) for count in self._counts])
         shuffled = Permutation(BLOCK, f"tasks|{self._seed}|{number}".encode())(np.arange(BLOCK))
         return owner[shuffled], rank[shuffled]
-
-    def _compute_order(self, task: int, epoch: int) -> Permutation:
-        key = f"{task}|{self.tasks[task].name}|{self._seed}|{epoch}"
-        return Permutation(len(self.tasks[task]), key.encode())

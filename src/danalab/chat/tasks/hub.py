@@ -9,6 +9,7 @@ smoltalk    general conversations, to learn from Ben Allal et al. 2025, arXiv 25
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,16 @@ def hub_task(
     path: Path | None,
 ) -> LoadedTask:
     """A task whose rows are on the hub, or in a local file or folder, `path`."""
-    rows = load_hub_rows(repository, config, split) if path is None else read_rows(path, split)
-    return LoadedTask(name, [problem_of(where, row) for where, row in rows])
+    if path is not None:
+        return LoadedTask(name, [problem_of(where, row) for where, row in read_rows(path, split)])
+    datasets = import_extra("datasets", f"the data set {repository}")
+    try:
+        found: Any = datasets.load_dataset(repository, config, split=split)
+    except Exception as error:  # the library raises errors of a dozen packages
+        advice = "for a local copy give the task path=FILE or path=FOLDER"
+        raise UserError(f"{repository} ({split}): the hub says: {first_line(error)}; {advice}") from error
+    places = (f"{repository} {split} row {number}" for number in count(1))
+    return LoadedTask(name, list(map(problem_of, places, found)))
 
 
 def gsm8k(*, split: str = TRAIN, path: Path | None = None) -> LoadedTask:
@@ -137,14 +146,3 @@ def _texts(value: object, where: str, name: str) -> list:
     if not isinstance(value, list) or not 2 <= len(value) <= MAX_CHOICES:
         raise UserError(f'{where}: the field "{name}" must be a list of 2 to {MAX_CHOICES}')
     return value
-
-
-def load_hub_rows(repository: str, config: str | None, split: str) -> list[tuple[str, Row]]:
-    """(origin, row) of each row of a data set of the hub; a UserError says how to use local files instead."""
-    datasets = import_extra("datasets", f"the data set {repository}")
-    try:
-        found: Any = datasets.load_dataset(repository, config, split=split)
-    except Exception as error:  # the library raises errors of a dozen packages
-        advice = "for a local copy give the task path=FILE or path=FOLDER"
-        raise UserError(f"{repository} ({split}): the hub says: {first_line(error)}; {advice}") from error
-    return [(f"{repository} {split} row {number}", row) for number, row in enumerate(found, 1)]

@@ -2,14 +2,13 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from danalab.cli._shared.flags import Answer
 from danalab.cli._shared.run_flags import SweepFlags
 from danalab.experiments.cells import Cell
-from danalab.experiments.estimate import Estimate, estimate, total
+from danalab.experiments.estimate import estimate, total
 from danalab.experiments.formats import as_text
 from danalab.experiments.runs import Runner
 from danalab.experiments.slurm import SlurmRunner
@@ -25,11 +24,11 @@ def show_plan(
     rate, source = flags.rate(runner.folder)
     estimates = estimate(cells, runner.folder, rate, flags.price)
     scripts = list(map(str, runner.write_scripts(cells))) if isinstance(runner, SlurmRunner) else []
-    flops = sum(each.flops for each in estimates)
-    hours, cost = (total([getattr(each, name) for each in estimates]) for name in ("device_hours", "cost"))
+    flops = sum(each["flops"] for each in estimates)
+    hours, cost = (total([each[name] for each in estimates]) for name in ("device_hours", "cost"))
     at_once = min(flags.at_once or runner.jobs, len(estimates))
     facts = {
-        "runs": [asdict(each) for each in estimates],
+        "runs": estimates,
         "flops": flops,
         "device_hours": hours,
         "wall_hours": hours and hours / at_once,
@@ -37,19 +36,19 @@ def show_plan(
         "hours_from": source,
         "scripts": scripts,
     }
-    groups: dict[str, list[Estimate]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for name, each in zip(names, estimates, strict=True):
         groups.setdefault(name, []).append(each)
     columns: Columns = {
         "runs": lambda runs: str(len(runs)),
-        "parameters": lambda runs: f"{runs[0].params:,}",
-        "steps": lambda runs: f"{runs[0].steps:,}",
-        "peak lr": lambda runs: _range([run.lr for run in runs]),
-        "tokens each": lambda runs: f"{runs[0].tokens:,}",
-        "epochs": lambda runs: "-" if runs[0].epochs is None else f"{runs[0].epochs:.2g}",
-        "FLOPs": lambda runs: f"{sum(run.flops for run in runs):.3g}",
-        "device-hours": lambda runs: _shown(total([run.device_hours for run in runs]), ".3g"),
-        "cost [$]": lambda runs: _shown(total([run.cost for run in runs]), ",.2f"),
+        "parameters": lambda runs: f"{runs[0]['params']:,}",
+        "steps": lambda runs: f"{runs[0]['steps']:,}",
+        "peak lr": lambda runs: _range([run["lr"] for run in runs]),
+        "tokens each": lambda runs: f"{runs[0]['tokens']:,}",
+        "epochs": lambda runs: _shown(runs[0]["epochs"], ".2g"),
+        "FLOPs": lambda runs: f"{sum(run['flops'] for run in runs):.3g}",
+        "device-hours": lambda runs: _shown(total([run["device_hours"] for run in runs]), ".3g"),
+        "cost [$]": lambda runs: _shown(total([run["cost"] for run in runs]), ",.2f"),
     }
     if flags.price is None:
         del columns["cost [$]"]

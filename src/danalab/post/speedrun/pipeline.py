@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from danalab.chat.task_scores import AnswerSettings, Score, evaluate_chat
+from danalab.chat.task_scores import AnswerSettings, evaluate_chat
 from danalab.data import prepare
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
@@ -29,9 +29,6 @@ from danalab.train.run.open import open_run
 from danalab.train.system.signals import NONFINITE, StopRequest
 
 log = logging.getLogger(__name__)
-
-CALLS = "tool called where needed"
-"""Row of the scores beside those of the tasks."""
 
 
 class InterruptedRunError(Exception):
@@ -197,8 +194,6 @@ class Speedrun:
         )
         file.parent.mkdir(exist_ok=True)
         rows = [asdict(task) for task in evaluation.tasks]
-        if called := [share for task in evaluation.tasks for share in task.called]:
-            rows.append({"task": CALLS, "score": asdict(Score.of(called)), "examples": []})
         write_json(file, {"step": evaluation.step, "tasks": rows})
 
 
