@@ -380,7 +380,7 @@ def measure(names: Iterable[str], results: Results) -> None:
 def rows_of(
     results: Results, opt: str, default: bool = False
 ) -> dict[tuple[str, int, int], dict[str, list[float]]]:
-    """(problem, steps, batch) -> law and settings -> losses by seed at the best rate, with the usual warm-up."""
+    """(problem, steps, batch) -> law and settings -> losses by seed at the best rate, with the usual warmup."""
     found: dict[tuple[str, int, int], dict[str, list[float]]] = {}
     for cell in results.losses:
         best = results.best(cell)
@@ -440,7 +440,7 @@ def _gaps(results: Results, opt: str, names: Collection[str]) -> dict[str, list[
 def changes_table(results: Results, names: Collection[str]) -> str:
     """The mean of each line of the findings over the problems, and its least and its largest."""
     header, _, *lines = findings_table(results).splitlines()
-    shown = [["change to ADana", f"mean over {header.count('|') - 2} problems", "lowest", "highest"]]
+    shown = [["change to ADana", f"mean over {header.count('|') - 2} cases", "lowest", "highest"]]
     for name, *cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in lines):
         values = [float(cell.partition("±")[0]) for cell in cells]
         if name in names:

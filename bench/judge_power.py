@@ -89,7 +89,9 @@ def fill(page: str) -> str:
     headings = ["effect [standard deviations of a pair]", "pairs, judge", *tests]
     parts = {
         "price": as_markdown((headings, price)),
-        "errors": as_markdown((["differences of equal optimizers", 'says "better"', 'says "worse"'], errors)),
+        "errors": as_markdown(
+            (["distribution of the differences, mean 0", 'says "better"', 'says "worse"'], errors)
+        ),
     }
     return fill_parts(page, "judge", parts)
 

@@ -39,7 +39,7 @@ def adana(
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """LitGPT's loop: a linear warm-up, a cosine, clipped gradients."""
+    """LitGPT's loop: a linear warmup, a cosine, clipped gradients."""
     tokens = torch.arange(48).repeat(4, 1) % 7
     for step in range(STEPS):
         rate = optimizer.defaults["lr"] * min(1, (step + 1) / 4) * (1 - 0.9 * step / STEPS)

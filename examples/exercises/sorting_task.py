@@ -20,7 +20,6 @@ class Sorting(GeneratedTask):
     """See the module."""
 
     name = "sorting"
-    summary = "the letters of a word in alphabetical order"
 
     def __init__(self, *, letters: int = 5, seed: int = 0, size: int = 1_000_000, split: str = TRAIN):
         """Args: letters: of a word, at most.

@@ -250,7 +250,7 @@ def rates_to_try(opt: str) -> tuple[float, ...]:
 
 
 def warmup_steps(steps: int) -> int:
-    """Length of the warm-up of a run of `steps` steps: a fiftieth, or of a short run a tenth, up to 4
+    """Length of the warmup of a run of `steps` steps: a fiftieth, or of a short run a tenth, up to 4
     steps."""
     return max(steps // 50, min(steps // 10, 4))
 

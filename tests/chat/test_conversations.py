@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danalab.chat import ChatFormat, Conversation, Message, render_conversation
-from danalab.chat.dialects import conversation_of, iter_conversations, read_conversations
+from danalab.chat.dialects import conversation_of, iter_conversations
 from danalab.chat.marks import SPECIAL_TOKENS
 from danalab.chat.messages import Part
 from danalab.data.tokenizers import BpeTokenizer, ByteTokenizer, CharacterTokenizer, train_bpe
@@ -90,7 +90,7 @@ answers = st.lists(text | st.sampled_from(["<<", "=", ">>", "<<1+1=2>>", "<<a=b>
 @given(answer=answers.filter(str.strip), question=text)
 def test_every_answer_survives_rendering_and_parsing(answer, question):
     conversation = Conversation.ask(question, answer)
-    assert conversation_of(json.loads(conversation.as_json_line())) == conversation
+    assert conversation_of(json.loads(json.dumps(conversation.as_dict()))) == conversation
     ids, mask = FORMAT.render(conversation)
     assert len(ids) == len(mask)
     assert (
@@ -136,7 +136,7 @@ def test_a_malformed_line_is_named_with_its_reason(tmp_path, line, reason):
     file = tmp_path / "chats.jsonl"
     file.write_text('{"messages": [{"role": "user", "content": "x"}]}\n\n' + line + "\n")
     with pytest.raises(UserError) as caught:
-        read_conversations(file)
+        list(iter_conversations(file))
     assert f"{file} line 3: " in str(caught.value)
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -216,11 +216,10 @@ def test_an_answer_of_weight_0_is_not_learned():
 def test_one_array_over_the_whole_file_is_read(tmp_path, indent):
     lines = [{"instruction": "a", "input": "", "output": "b"}, {"messages": [U, A]}, {"output": 7}]
     (tmp_path / "alpaca.json").write_text(json.dumps(lines, indent=indent))
-    skipped = []
-    read = iter_conversations(tmp_path / "alpaca.json", skipped)
-    assert [conversation.messages[0].text for _, conversation in read] == ["a", "Hi"]
-    (error,) = skipped
-    assert "alpaca.json entry 3: a line is" in str(error)
+    read = iter_conversations(tmp_path / "alpaca.json")
+    assert [next(read)[1].messages[0].text for _ in range(2)] == ["a", "Hi"]
+    with pytest.raises(UserError, match=r"alpaca.json entry 3: a line is"):
+        next(read)
 
 
 json_values = st.recursive(
@@ -268,21 +267,14 @@ def test_other_entries_of_a_line_are_ignored_and_blank_lines_are_skipped(tmp_pat
     assert list(iter_conversations(file)) == [(f"{file} line 1", Conversation.ask("x"))]
 
 
-@pytest.mark.parametrize("content", [b"", b"\n\n"])
-def test_a_file_without_conversations_is_refused(tmp_path, content):
-    (tmp_path / "empty.jsonl").write_bytes(content)
-    with pytest.raises(UserError, match="no conversation in it"):
-        read_conversations(tmp_path / "empty.jsonl")
-
-
 def test_files_that_are_none_are_refused(tmp_path):
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\n")
     with pytest.raises(UserError, match="line 1: not UTF-8"):
-        read_conversations(tmp_path / "binary.jsonl")
+        list(iter_conversations(tmp_path / "binary.jsonl"))
     with pytest.raises(UserError, match="No such file"):
-        read_conversations(tmp_path / "absent.jsonl")
+        list(iter_conversations(tmp_path / "absent.jsonl"))
     with pytest.raises(UserError, match="Is a directory"):
-        read_conversations(tmp_path)
+        list(iter_conversations(tmp_path))
 
 
 @settings(max_examples=100, deadline=None)

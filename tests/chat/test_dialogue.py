@@ -37,7 +37,7 @@ def test_follow_ups_begin_with_the_result_before_and_names_are_asked_back():
             ):
                 assert said.startswith(f"<<{result}")
                 follow_ups += 1
-            if turn.needs_tool:
+            if CALCULATION.search(said):
                 result = CALCULATION.search(said)[2]
             elif said.startswith("Hello, "):
                 name = said.removeprefix("Hello, ")

@@ -100,13 +100,13 @@ def test_scores_are_those_of_single_texts(suite, model):
         for number, item in enumerate(items):
             others = [i for i in range(len(items)) if i != number]
             shots = [items[i] for i in random.Random(1234 + number).sample(others, task.shots)]
-            if task.kind == "multiple_choice":
+            if task.icl_task_type == "multiple_choice":
                 head = "".join(f"{s['query']}\nAnswer: {s['choices'][s['gold']]}\n\n" for s in shots)
                 texts = [f"{head}{item['query']}\nAnswer: {choice}" for choice in item["choices"]]
                 start = min(common_start(texts), min(map(len, texts)) - 1)
                 losses = [mean_loss(model, tokenizer, text[:start], text[start:])[0] for text in texts]
                 expected.append(losses.index(min(losses)) == item["gold"])
-            elif task.kind == "schema":
+            elif task.icl_task_type == "schema":
                 texts = [f"{option} {item['continuation']}" for option in item["context_options"]]
                 same = common_start([text[::-1] for text in texts])
                 losses = [mean_loss(model, tokenizer, text[:-same], text[-same:])[0] for text in texts]
@@ -197,5 +197,3 @@ def test_pass_at_k_is_the_mean_over_all_choices_of_k_samples(n, c, k):
     samples = [True] * c + [False] * (n - c)
     choices = [any(choice) for choice in combinations(samples, k)]
     assert pass_at_k(n, c, k) == pytest.approx(sum(choices) / len(choices))
-    with pytest.raises(ValueError):
-        pass_at_k(n, c, n + 1)

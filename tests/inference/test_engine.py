@@ -104,7 +104,7 @@ def test_a_full_cache_preempts_the_youngest_request_and_loses_nothing(model: Dec
     assert tokens(engine.generate(requests(prompts, max_tokens=10))) == [naive(model, p, 10) for p in prompts]
     assert engine.scheduler.preemptions > 0
     assert not engine.scheduler.running
-    assert engine.scheduler.waiting == 0
+    assert not engine.scheduler.waiting
 
 
 def test_stop_tokens_end_a_text_and_are_reported(model: Decoder, backend: str):

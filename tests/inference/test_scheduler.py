@@ -39,19 +39,6 @@ def test_a_long_prompt_comes_in_pieces_and_delays_nobody():
     assert [step(of) for _ in range(4)] == [{0: 1, 1: 19}, {0: 1, 1: 18}, {0: 1, 1: 8}, {0: 1, 1: 1}]
 
 
-def test_scopes_are_admitted_in_turn_and_each_in_its_order():
-    of = scheduler(max_batch_size=1)
-    for number, scope in enumerate("aaabb"):
-        of.add(sequence(number, 3, scope))
-    order = []
-    while of.waiting or of.running:
-        if not of.running:
-            step(of)
-        order.append(of.running[0].id)
-        of.remove(of.running[0])
-    assert order == [0, 3, 1, 4, 2]
-
-
 def test_a_large_request_is_not_overtaken_by_small_ones():
     of = scheduler(blocks=6)
     of.add(sequence(0, 12))

@@ -1,4 +1,4 @@
-"""Schedules: the measured values, every warm-up, and what is refused."""
+"""Schedules: the measured values, every warmup, and what is refused."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_growing_powerlaw_is_capped_at_the_peak_by_default():
     ("name", "steps", "warmup", "settings", "word"),
     [
         ("cosin", 10, 1, {}, "cos"),
-        ("cos", 10, 10, {}, "warm-up"),
-        ("cos", 10, -1, {}, "warm-up"),
+        ("cos", 10, 10, {}, "warmup"),
+        ("cos", 10, -1, {}, "warmup"),
         ("cos", 0, 0, {}, "steps"),
         ("cos", 10, 1, {"fract_decay": 0.1}, "fract_decay"),
         ("cos", 10, 1, {"div_facto": 10.0}, "div_factor"),

@@ -202,7 +202,7 @@ def test_plan_prints_the_rates_of_a_model_of_ones_own(capsys):
     words = ["plan", "--params", "10618000", "--tokens-per-step", "65536", "--iterations", "5000"]
     assert main(words) == 0
     shown = capsys.readouterr().out
-    assert "warm-up 100 steps" in shown
+    assert "warmup 100 steps" in shown
     code = re.search(r'build_optimizer\("adana", model, lr=(\S+), omega=4, horizon=5000\)', shown)
     assert code is not None
     assert float(code[1]) == pytest.approx(learning_rate("enoki", "adana", 10_618_000), rel=1e-3)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from danalab.chat.dialects import read_conversations
+from danalab.chat.dialects import iter_conversations
 from pages import LONG, ask, finished, texts, titles, violations
 
 SAID = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
@@ -56,7 +56,7 @@ def test_conversations_are_imported_in_every_dialect_and_exported_as_sft_reads_t
     page.get_by_role("button", name="Settings", exact=True).click()
     with page.expect_download() as download:
         page.get_by_role("button", name="Export all").click()
-    exported = read_conversations(download.value.path())
+    exported = [each for _, each in iter_conversations(download.value.path())]
     assert sorted(each.messages[0].role for each in exported) == ["system"] + ["user"] * 4
     assert all([message.text for message in each.messages[-2:]] == ["hi", "hello"] for each in exported)
     broken = tmp_path / "broken.jsonl"

@@ -1,4 +1,4 @@
-"""Runs that stop amid SNOO's period or AdEMAMix's warm-ups go on, through a checkpoint on disk, as if they had not."""
+"""Runs that stop amid SNOO's period or AdEMAMix's warmups go on, through a checkpoint on disk, as if they had not."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 OpenAI      {"messages": [{"role": "user", "content": "text" or [parts]}, ...], "tools": [...]}, or the bare list
 ShareGPT    {"conversations": [{"from": "human", "value": "text"}, ...]}
 Alpaca      {"instruction": "text", "input": "text", "output": "text"}
-pairs       {"prompt": "text" or [messages], "completion": "text" or [messages]}, {"question", "response"}
+pairs       {"prompt": "text" or [messages], "completion": "text" or [messages]}, {"question", "response" or "answer"}
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from danalab.chat.messages import Conversation, read_functions, read_messages
 from danalab.errors import UserError
@@ -58,18 +58,18 @@ def _said(entry: Any) -> Any:
 
 
 def alpaca(line: Line) -> Any:
-    """An instruction with its input and output, and turns before them in "history"."""
+    """An instruction with its input and output."""
     if line.get("instruction") is None or line.get("output") is None:
         return None
     question = f"{line['instruction']}\n\n{line['input']}" if line.get("input") else line["instruction"]
-    history = [turn for turn in line.get("history") or [] if isinstance(turn, list) and len(turn) == 2]
-    turns = [*history, [question, line["output"]]]
-    return [entry for asked, said in turns for entry in (*_one("user", asked), *_one("assistant", said))]
+    return [*_one("user", question), *_one("assistant", line["output"])]
 
 
 def pairs(line: Line) -> Any:
-    """A question and an answer, each a text or a list of messages."""
-    for asked, said in (("prompt", "completion"), ("prompt", "response"), ("question", "response")):
+    """A question and an answer, each a text or a list of messages; a problem of a task without choices is one, too."""
+    names = (("prompt", "completion"), ("prompt", "response"), ("question", "response"))
+    problem = () if line.get("choices") else (("question", "solution"), ("question", "answer"))
+    for asked, said in (*names, *problem):
         if line.get(asked) is not None and line.get(said) is not None:
             return [*_one("user", line[asked]), *_one("assistant", line[said])]
     return None
@@ -105,72 +105,50 @@ def _conversation_of(value: Any) -> Conversation:
     return read_messages(entries, read_functions(tools))
 
 
-def conversations_of(text: str) -> list[Conversation]:
-    """The conversations of a file's text. UserError: line or entry, and the first thing that is wrong with it."""
-    elements = _elements(text) if text.lstrip().startswith("[") else None
-    if elements is not None:
-        return [conversation_of(each, f"entry {number}") for number, each in enumerate(elements, 1)]
-    numbered = [(f"line {number}", line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    return [conversation_of(parse_json(line, where), where) for where, line in numbered]
+# ---- files ----
 
 
-def iter_conversations(
-    file: str | Path, skipped: list[UserError] | None = None
-) -> Iterator[tuple[str, Conversation]]:
+def iter_conversations(file: str | Path) -> Iterator[tuple[str, Conversation]]:
     """(place, conversation) of each line that is not blank, or of each element of one JSON array.
 
-    Raises UserError: file, line and what is wrong with it; with `skipped` what is wrong with a line is put there.
+    Raises UserError: file, line and what is wrong with it.
     """
-    for where, value in _values(Path(file)):
+    try:
+        with Path(file).open("rb") as content:
+            yield from conversations_in(content, f"{file} ")
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror or error}") from error
+
+
+def conversations_in(file: IO[bytes], name: str = "") -> Iterator[tuple[str, Conversation]]:
+    """The same of an open file; `name`: what stands before the place in errors."""
+    for where, value in _values(file, name):
         try:
             content = parse_json(value.decode("utf-8-sig"), where) if isinstance(value, bytes) else value
-            conversation = conversation_of(content, where)
-        except (UserError, UnicodeDecodeError) as error:
-            told = error if isinstance(error, UserError) else UserError(f"{where}: not UTF-8: {error.reason}")
-            if skipped is None:
-                raise told from None
-            skipped.append(told)
-            continue
-        yield where, conversation
+        except UnicodeDecodeError as error:
+            raise UserError(f"{where}: not UTF-8: {error.reason}") from None
+        yield where, conversation_of(content, where)
 
 
-def _values(path: Path) -> Iterator[tuple[str, Any]]:
-    """(place, line of bytes) of a JSONL file, or (place, element) of an array over several lines."""
-    try:
-        elements = _array(path)
-        if elements is not None:
-            yield from ((f"{path} entry {number}", each) for number, each in enumerate(elements, 1))
-            return
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield f"{path} line {number}", line
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from error
+def _values(file: IO[bytes], name: str) -> Iterator[tuple[str, Any]]:
+    """(place, line of bytes) of JSONL, or (place, element) of an array over several lines."""
+    first = file.readline().lstrip(b"\xef\xbb\xbf \t")
+    file.seek(0)
+    elements = _elements(file.read()) if first.startswith(b"[") else None
+    if elements is not None:
+        yield from ((f"{name}entry {number}", each) for number, each in enumerate(elements, 1))
+        return
+    file.seek(0)
+    for number, line in enumerate(file, 1):
+        if line.strip():
+            yield f"{name}line {number}", line
 
 
-def _array(path: Path) -> list[Any] | None:
-    """The elements of a file that is one JSON array of conversations; None: it has lines."""
-    with path.open("rb") as file:
-        first = file.readline().lstrip(b"\xef\xbb\xbf \t")
-    return (
-        _elements(path.read_bytes().decode("utf-8-sig", errors="replace")) if first.startswith(b"[") else None
-    )
-
-
-def _elements(text: str) -> list[Any] | None:
+def _elements(data: bytes) -> list[Any] | None:
     """The elements of one JSON array of conversations; None: lines that are lists of messages."""
     try:
-        elements = json.loads(text)
+        elements = json.loads(data.decode("utf-8-sig", errors="replace"))
     except (ValueError, RecursionError):
         return None
     is_one = bool(elements) and isinstance(elements[0], dict) and bool({"role", "from"} & elements[0].keys())
     return [elements] if is_one else elements
-
-
-def read_conversations(file: str | Path) -> list[Conversation]:
-    """All conversations of a file. Raises UserError: as of `iter_conversations`, or the file has none."""
-    found = [conversation for _, conversation in iter_conversations(file)]
-    if not found:
-        raise UserError(f"{file}: no conversation in it")
-    return found

@@ -229,14 +229,9 @@ def chat_template() -> str:
     return text
 
 
-def own_template(tokenizer: Tokenizer) -> ChatTemplate:
-    """Our format as the chat template of a tokenizer. Raises UserError: the tokenizer lacks special tokens."""
-    return ChatTemplate(chat_template(), {}, ChatFormat(tokenizer).stop_tokens[::-1])
-
-
 def template_of(run: str | Path) -> ChatTemplate | None:
     """The template for the export of a run that was trained on conversations; None for other runs."""
     opened = open_run(run)
     if opened.config.get("stage", "pretraining") == "pretraining":
         return None
-    return own_template(opened.tokenizer)
+    return ChatTemplate(chat_template(), {}, ChatFormat(opened.tokenizer).stop_tokens[::-1])

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, Field
 
-from danalab.chat.task_scores import Score, mean_score, open_model
+from danalab.chat.task_scores import Evaluation, Score, mean_score, open_model
 from danalab.chat.tasks.loaded import read_rows, text_field
 from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
@@ -35,7 +35,7 @@ META = "eval_meta_data.csv"
 BATCH_TOKENS = 16_384
 
 
-class _Entry(BaseModel):
+class InContextTask(BaseModel):
     """An entry of `icl_tasks`; further fields have no effect on the score."""
 
     label: str
@@ -43,25 +43,19 @@ class _Entry(BaseModel):
     num_fewshot: list[int] = Field(min_length=1)
     icl_task_type: Kind
     continuation_delimiter: str = " "
+    """Text between a question and its answer."""
+    file: Path = Path()
+    baseline: float = 0.0
+    """Accuracy of random answers."""
+
+    @property
+    def shots(self) -> int:
+        """Examples in front of each question."""
+        return self.num_fewshot[0]
 
 
 class _Suite(BaseModel):
-    icl_tasks: list[_Entry] = Field(min_length=1)
-
-
-@dataclass(frozen=True)
-class InContextTask:
-    """One task."""
-
-    label: str
-    kind: Kind
-    file: Path
-    shots: int
-    """Examples in front of each question."""
-    delimiter: str
-    """Text between a question and its answer."""
-    baseline: float
-    """Accuracy of random answers."""
+    icl_tasks: list[InContextTask] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -74,12 +68,8 @@ class InContextResult:
     shots: int
 
 
-class _Row(NamedTuple):
-    """Tokens whose part [start, end) is scored."""
-
-    tokens: list[int]
-    start: int
-    end: int
+Row = tuple[list[int], int, int]
+"""(tokens, start, end): the part [start, end) of the tokens is scored."""
 
 
 def read_suite(folder: str | Path) -> list[InContextTask]:
@@ -92,16 +82,13 @@ def read_suite(folder: str | Path) -> list[InContextTask]:
         )
     suite = validated(_Suite, read_yaml(files[0]), files[0])
     baselines = _read_baselines(folder / META)
-    tasks = []
     for entry in suite.icl_tasks:
         candidates = folder / "eval_data" / entry.dataset_uri, folder / entry.dataset_uri
         file = next(filter(Path.is_file, candidates), None)
         if file is None:
             raise UserError(f"{files[0]}: {entry.label}: no file {candidates[0]}")
-        shots, baseline = entry.num_fewshot[0], baselines.get(entry.label, 0.0)
-        delimiter = entry.continuation_delimiter
-        tasks.append(InContextTask(entry.label, entry.icl_task_type, file, shots, delimiter, baseline))
-    return tasks
+        entry.file, entry.baseline = file, baselines.get(entry.label, 0.0)
+    return suite.icl_tasks
 
 
 def _read_baselines(file: Path) -> dict[str, float]:
@@ -134,7 +121,7 @@ def evaluate_in_context(
     """
     items = read_rows(task.file)
     for where, item in items:
-        _check(item, task.kind, where)
+        _check(item, task.icl_task_type, where)
     if len(items) <= task.shots:
         raise UserError(
             f"{task.file}: {len(items)} questions are too few for {task.shots} examples before each"
@@ -143,7 +130,7 @@ def evaluate_in_context(
     if limit is not None and limit < len(numbers):
         random.Random(1337).shuffle(numbers)
         numbers = numbers[:limit]
-    rows, owners = list[_Row](), list[int]()
+    rows, owners = list[Row](), list[int]()
     for index, number in enumerate(numbers):
         others = [i for i in range(len(items)) if i != number]
         examples = [items[i][1] for i in random.Random(seed + number).sample(others, task.shots)]
@@ -156,7 +143,7 @@ def evaluate_in_context(
     for owner, loss, correct in zip(owners, losses, right, strict=True):
         answers[owner].append(loss)
         exact[owner] = correct
-    if task.kind != "language_modeling":
+    if task.icl_task_type != "language_modeling":
         gold = [int(items[number][1]["gold"]) for number in numbers]
         exact = [
             min(range(len(each)), key=each.__getitem__) == g for each, g in zip(answers, gold, strict=True)
@@ -183,12 +170,12 @@ def _check(item: Any, kind: Kind, where: str) -> None:
         raise UserError(f'{where}: the field "gold" must be the index of one of the {len(options)} texts')
 
 
-def _rows(task: InContextTask, item: Any, examples: Iterable[Any], tokenizer: Tokenizer) -> list[_Row]:
-    delimiter = task.delimiter
-    if task.kind == "multiple_choice":
+def _rows(task: InContextTask, item: Any, examples: Iterable[Any], tokenizer: Tokenizer) -> list[Row]:
+    delimiter = task.continuation_delimiter
+    if task.icl_task_type == "multiple_choice":
         before = "".join(f"{e['query']}{delimiter}{e['choices'][e['gold']]}\n\n" for e in examples)
         texts = [f"{before}{item['query']}{delimiter}{choice}" for choice in item["choices"]]
-    elif task.kind == "schema":
+    elif task.icl_task_type == "schema":
         before = "".join(
             f"{e['context_options'][e['gold']]}{delimiter}{e['continuation']}\n\n" for e in examples
         )
@@ -198,13 +185,13 @@ def _rows(task: InContextTask, item: Any, examples: Iterable[Any], tokenizer: To
         asked = f"{before}{item['context'].strip()}{delimiter}".rstrip()
         texts = [asked, f"{before}{item['context'].strip()}{delimiter}{item['continuation']}"]
     tokens = [[tokenizer.bos_id, *ids] for ids in tokenizer.encode_batch(texts)]
-    if task.kind == "language_modeling":
-        return [_Row(tokens[1], _shared(tokens), len(tokens[1]))]
-    if task.kind == "multiple_choice":
+    if task.icl_task_type == "language_modeling":
+        return [(tokens[1], _shared(tokens), len(tokens[1]))]
+    if task.icl_task_type == "multiple_choice":
         start = min(_shared(tokens), min(map(len, tokens)) - 1)
-        return [_Row(ids, start, len(ids)) for ids in tokens]
+        return [(ids, start, len(ids)) for ids in tokens]
     same = max(1, _shared([ids[::-1] for ids in tokens]))
-    return [_Row(ids, max(1, len(ids) - same), len(ids)) for ids in tokens]
+    return [(ids, max(1, len(ids) - same), len(ids)) for ids in tokens]
 
 
 def _shared(lists: Sequence[list[int]]) -> int:
@@ -214,21 +201,22 @@ def _shared(lists: Sequence[list[int]]) -> int:
     )
 
 
-def _cut(row: _Row, seq_len: int) -> _Row:
+def _cut(row: Row, seq_len: int) -> Row:
     """The last `seq_len` + 1 tokens: the last one is only a target."""
-    over = max(0, len(row.tokens) - seq_len - 1)
-    return _Row(row.tokens[over:], max(1, row.start - over), row.end - over)
+    tokens, start, end = row
+    over = max(0, len(tokens) - seq_len - 1)
+    return tokens[over:], max(1, start - over), end - over
 
 
 def _scores(
-    model: Decoder, rows: list[_Row], padding: int, autocast: Callable[[], AbstractContextManager[Any]]
+    model: Decoder, rows: list[Row], padding: int, autocast: Callable[[], AbstractContextManager[Any]]
 ) -> tuple[list[float], list[bool]]:
     """(mean loss of each row's scored part [nats/token], whether all of its tokens are the most likely ones)."""
     losses, right = [0.0] * len(rows), [False] * len(rows)
     device = model.head_weight.device
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i].tokens))
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i][0]))
     while order:
-        width = len(rows[order[-1]].tokens) - 1  # the longest first, so that a lack of memory shows at once
+        width = len(rows[order[-1]][0]) - 1  # the longest first, so that a lack of memory shows at once
         chosen = [order.pop() for _ in range(min(len(order), max(1, BATCH_TOKENS // width)))]
         inputs = torch.full((len(chosen), width), padding)
         targets = torch.full_like(inputs, IGNORED)
@@ -248,16 +236,6 @@ def _scores(
     return losses, right
 
 
-@dataclass(frozen=True)
-class CoreEvaluation:
-    """Scores of a run on in-context tasks."""
-
-    step: int
-    tasks: list[InContextResult]
-    core: Score
-    """Mean of the centred accuracies."""
-
-
 def evaluate_core(
     folder: str | Path,
     suite: str | Path,
@@ -266,15 +244,12 @@ def evaluate_core(
     step: int | None = None,
     device: str | None = None,
     report: Callable[[InContextResult], None] = lambda result: None,
-) -> CoreEvaluation:
+) -> Evaluation:
     """Score a run on `limit` questions of each in-context task of a folder in DCLM's format; `report` gets results."""
-    if limit is not None and limit < 1:
-        raise UserError(f"--limit is {limit}; it must be at least 1")
-    tasks, opened = read_suite(suite), open_model(folder, step, device)
+    tasks = read_suite(suite)
+    model, tokenizer, found, autocast = open_model(folder, step, device)
     results = []
     for task in tasks:
-        results.append(
-            evaluate_in_context(opened.model, opened.tokenizer, task, limit=limit, autocast=opened.autocast)
-        )
+        results.append(evaluate_in_context(model, tokenizer, task, limit=limit, autocast=autocast))
         report(results[-1])
-    return CoreEvaluation(opened.step, results, mean_score([result.centred for result in results]))
+    return Evaluation(found, results, mean_score([result.centred for result in results]))

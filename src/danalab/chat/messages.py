@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, Literal
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any, Literal, NamedTuple
 
+from danalab.data.tokenizers.base import reject_surrogates
 from danalab.errors import UserError
 
 CALCULATION = re.compile(r"<<([^<>=]+)=([^<>=]*)>>")
@@ -27,6 +28,8 @@ NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": Fals
 _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 Role = Literal["system", "user", "assistant"]
+Function = Mapping[str, Any]
+"""A function that the model may call: name, description, parameters (the JSON schema of its arguments)."""
 
 
 class FieldError(UserError):
@@ -121,22 +124,8 @@ class Conversation:
         """The conversation for JSON."""
         return {"messages": [message.as_dict() for message in self.messages]}
 
-    def as_json_line(self) -> str:
-        """A line of a JSONL file."""
-        return json.dumps(self.as_dict(), ensure_ascii=False) + "\n"
-
 
 # ---- functions that the model may call ----
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function that the model may call."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-    """JSON schema of the arguments."""
 
 
 def read_functions(value: Any, where: str = "tools") -> list[Function]:
@@ -157,17 +146,13 @@ def _function(value: Any, where: str) -> Function:
             f"'{where}': the name of a function is 1 to 64 letters, digits, - and _", f"{where}.name"
         )
     parameters = NO_ARGUMENTS if parameters is None else _object(parameters, f"{where}.parameters")
-    return Function(name, str(inner.get("description") or ""), parameters)
+    return {"name": name, "description": str(inner.get("description") or ""), "parameters": parameters}
 
 
 def describe_functions(functions: Sequence[Function]) -> str:
     """The functions as the system message tells them to the model."""
-    listed = [
-        {"name": each.name, "description": each.description, "parameters": each.parameters}
-        for each in functions
-    ]
     return (
-        f"You can call these functions:\n{json.dumps(listed)}\n"
+        f"You can call these functions:\n{json.dumps(functions)}\n"
         'A call is a JSON object {"name": NAME, "arguments": {...}}; its result follows.'
     )
 
@@ -175,66 +160,73 @@ def describe_functions(functions: Sequence[Function]) -> str:
 # ---- reading ----
 
 
-@dataclass
-class _Turn:
-    """Neighbouring messages of one role."""
+class _Said(NamedTuple):
+    """A part, and who says it."""
 
     role: Role
-    parts: list[Part] = field(default_factory=list)
+    part: Part
     learned: bool = True
-    open: list[tuple[str | None, int]] = field(default_factory=list)
-    """(id of a call without a result, place of the result among the parts)."""
 
 
 def read_messages(value: Any, functions: Sequence[Function] = (), where: str = "messages") -> Conversation:
     """The conversation of a list of messages in OpenAI's form. FieldError: the first thing that is wrong."""
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
         raise FieldError(f"'{where}' must be a list of 1 to {MAX_MESSAGES} messages", where)
-    system: list[str] = []
-    turns: list[_Turn] = []
+    said: list[_Said] = []
+    waiting: list[tuple[Any, int]] = []  # (id of a call without a result, place of the result in `said`)
     for number, entry in enumerate(value):
-        _add(_object(entry, f"{where}.{number}"), f"{where}.{number}", system, turns)
-    missing = [call for turn in turns for call in turn.open]
-    if missing:
-        raise FieldError(f"'{where}': the call {missing[0][0]!r:.80} has no result", where)
+        _add(_object(entry, f"{where}.{number}"), f"{where}.{number}", said, waiting)
+    if waiting:
+        raise FieldError(f"'{where}': the call {waiting[0][0]!r:.80} has no result", where)
+    system = [part.text for role, part, _ in said if role == "system"]
+    turns = said[len(system) :]
     if functions:
         system.append(describe_functions(functions))
-    if not turns:  # instructions alone are the question
-        turns, system = [_Turn("user", [Part("text", "\n\n".join(system))])], []
     instructions = "\n\n".join(filter(str.strip, system))
     messages = [Message.of("system", instructions)] if instructions else []
-    messages += [Message(turn.role, tuple(turn.parts), turn.learned) for turn in turns]
+    for _, group in groupby(turns, key=lambda each: each.role):
+        found = list(group)
+        if found[0].role == "user":
+            messages.append(Message.of("user", "\n\n".join(each.part.text for each in found)))
+        else:
+            parts = tuple(each.part for each in found)
+            messages.append(Message("assistant", parts, all(each.learned for each in found)))
+    if not turns:  # instructions alone are the question
+        messages = [Message.of("user", instructions)]
     try:
         return Conversation(tuple(messages))
     except UserError as error:
         raise FieldError(f"'{where}': {error}", where) from None
 
 
-def _add(entry: Mapping[str, Any], where: str, system: list[str], turns: list[_Turn]) -> None:
-    """One message, to the instructions or to the turns."""
+def _add(entry: Mapping[str, Any], where: str, said: list[_Said], waiting: list[tuple[Any, int]]) -> None:
+    """Add the parts of one message."""
     role = entry.get("role")
     match role:
-        case "system" | "developer" if not turns:
-            system.append(_content(entry, where))
         case "system" | "developer" | "user":
-            turn, text = _turn(turns, "user"), _content(entry, where)
-            turn.parts.append(Part("text", f"\n\n{text}" if turn.parts else text))
+            begins = role != "user" and (not said or said[-1].role == "system")
+            said.append(_Said("system" if begins else "user", Part("text", _content(entry, where))))
         case "assistant":
             text, calls = _content(entry, where), entry.get("tool_calls") or []
             if entry.get("function_call"):
                 calls = [{"function": entry["function_call"]}]
             if not isinstance(calls, list):
                 raise FieldError(f"'{where}.tool_calls' must be a list", f"{where}.tool_calls")
-            if not text and not calls:
-                return  # it says nothing
-            turn = _turn(turns, "assistant")
-            turn.learned = turn.learned and entry.get("weight") != 0
+            learned = entry.get("weight") != 0
             if text:
-                turn.parts.append(Part("text", text))
+                said.append(_Said("assistant", Part("text", text), learned))
             for number, call in enumerate(calls):
-                _add_call(turn, call, f"{where}.tool_calls.{number}")
+                call_id, part = _call(call, f"{where}.tool_calls.{number}")
+                said += [_Said("assistant", part, learned), _Said("assistant", Part("result", ""), learned)]
+                waiting.append((call_id, len(said) - 1))
         case "tool" | "function":
-            _add_result(turns, entry.get("tool_call_id"), _content(entry, where), f"{where}.tool_call_id")
+            call_id, text = entry.get("tool_call_id"), _content(entry, where)
+            call = next((each for each in waiting if call_id in (None, each[0])), None)  # None: the first one
+            if call is None:
+                named = "waits for a result" if call_id is None else f"has the id {call_id!r:.80}"
+                raise FieldError(f"'{where}.tool_call_id': no open call {named}", f"{where}.tool_call_id")
+            waiting.remove(call)
+            said[call[1]] = said[call[1]]._replace(part=Part("result", text))
         case None:
             raise FieldError(f"'{where}.role' is missing", f"{where}.role")
         case _:
@@ -242,13 +234,8 @@ def _add(entry: Mapping[str, Any], where: str, system: list[str], turns: list[_T
             raise FieldError(f"'{where}.role' is {role!r:.40}; it must be one of {known}", f"{where}.role")
 
 
-def _turn(turns: list[_Turn], role: Role) -> _Turn:
-    if not turns or turns[-1].role != role:
-        turns.append(_Turn(role))
-    return turns[-1]
-
-
-def _add_call(turn: _Turn, value: Any, where: str) -> None:
+def _call(value: Any, where: str) -> tuple[Any, Part]:
+    """(id, part) of a call."""
     call = _object(value, where)
     function = _object(call.get("function"), f"{where}.function")
     name, arguments = function.get("name"), function.get("arguments")
@@ -259,32 +246,26 @@ def _add_call(turn: _Turn, value: Any, where: str) -> None:
             raise FieldError(f"'{where}': the arguments are not valid JSON", where) from None
     if not isinstance(name, str):
         raise FieldError(f"'{where}.function.name' must be a text", where)
-    turn.parts += [Part("call", json.dumps({"name": name, "arguments": arguments})), Part("result", "")]
-    turn.open.append((call.get("id"), len(turn.parts) - 1))
-
-
-def _add_result(turns: list[_Turn], call_id: Any, text: str, where: str) -> None:
-    """The result of a call of the last turn; None: of the first one that has none."""
-    for call in turns[-1].open if turns else ():
-        if call_id in (None, call[0]):
-            turns[-1].parts[call[1]] = Part("result", text)
-            turns[-1].open.remove(call)
-            return
-    named = "waits for a result" if call_id is None else f"has the id {call_id!r:.80}"
-    raise FieldError(f"'{where}': no open call {named}", where)
+    return call.get("id"), Part("call", json.dumps({"name": name, "arguments": arguments}))
 
 
 def _content(entry: Mapping[str, Any], where: str) -> str:
     """The content of a message as one text."""
     content, where = entry.get("content"), f"{where}.content"
-    if isinstance(content, str):
-        return content
     if content is None and entry.get("role") == "assistant":
-        return str(entry.get("refusal") or "")
-    if not isinstance(content, list):
+        content = str(entry.get("refusal") or "")
+    if not isinstance(content, str | list):
         raise FieldError(f"'{where}' must be a text, or a list of parts", where)
-    texts = []
-    for number, value in enumerate(content):
+    text = content if isinstance(content, str) else "".join(_texts(content, where))
+    try:
+        reject_surrogates(text)
+    except UserError as error:
+        raise FieldError(f"'{where}': {error}", where) from None
+    return text
+
+
+def _texts(parts: list[Any], where: str) -> Iterator[str]:
+    for number, value in enumerate(parts):
         part = _object(value, f"{where}.{number}")
         kind = part.get("type")
         text = part.get("refusal" if kind == "refusal" else "text")
@@ -293,8 +274,7 @@ def _content(entry: Mapping[str, Any], where: str) -> str:
             raise FieldError(told, f"{where}.{number}.type", "unsupported_value")
         if not isinstance(text, str):
             raise FieldError(f"'{where}.{number}.text' must be a text", f"{where}.{number}.text")
-        texts.append(_PARTS[kind].format(text))
-    return "".join(texts)
+        yield _PARTS[kind].format(text)
 
 
 _PARTS = {

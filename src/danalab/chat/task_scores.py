@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -26,10 +27,12 @@ from danalab.train.parallel.world import World
 from danalab.train.run.open import open_run
 from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class AnswerSettings:
-    """How tasks are answered. Raises UserError: a value out of range."""
+    """How tasks are answered. Raises UserError: several answers that are all the same."""
 
     limit: int | None = None
     """Problems of a task, the first ones; None: all."""
@@ -42,46 +45,10 @@ class AnswerSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("limit", "samples", "max_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"--{name.replace('_', '-')} is {value}; it must be at least 1")
         if self.samples > 1 and self.temperature == 0:
             raise UserError(
                 f"--samples {self.samples}: at temperature 0 all answers are the same; give --temperature 1"
             )
-
-
-@dataclass(frozen=True)
-class ScoredProblem:
-    """One problem with the scores of its answers, as plain values."""
-
-    question: str
-    reference: str
-    answer: str
-    """The first one."""
-    rewards: tuple[float, ...]
-    """Reward of each answer."""
-    tokens: int
-    """Tokens of all answers."""
-    truncated: int
-    """Answers that were cut off."""
-    called: float | None = None
-    """Share of the answers that call a tool, where the problem needs one."""
-
-    @classmethod
-    def of(cls, answered: AnsweredProblem) -> ScoredProblem:
-        problem, answers = answered.problem, answered.answers
-        before = [each.text for each in problem.history if each.role == "user"]
-        return cls(
-            " ... ".join([*before, problem.question]),
-            problem.answer,
-            answered.texts[0],
-            tuple(answered.rewards),
-            sum(len(answer.tokens) for answer in answers),
-            sum(not answer.finished for answer in answers),
-            sum(answer.calls > 0 for answer in answers) / len(answers) if problem.needs_tool else None,
-        )
 
 
 @dataclass(frozen=True)
@@ -101,38 +68,46 @@ class TaskResult:
     """Share of the answers that were cut off."""
     skipped: int
     """Problems that leave no space for an answer in the model's context; they do not count."""
-    examples: list[ScoredProblem]
-    """The first three."""
-    called: tuple[float, ...] = ()
-    """Share of answers that call a tool, for each problem that needs one."""
+    examples: list[dict[str, Any]]
+    """The first three problems: question, reference, answer (the first one), rewards."""
 
     @classmethod
-    def of(cls, task: Task, answered: Sequence[ScoredProblem | None], *, turn: int = 0) -> TaskResult:
-        """Raises UserError if no problem was answered. `turn`: of the conversation, from 1; 0: it has only one."""
-        scored = [each for each in answered if each is not None]
-        if not scored:
-            raise UserError(f"task {task.name}: no problem leaves space for an answer in the model's context")
+    def of(cls, name: str, baseline: float, answered: Sequence[AnsweredProblem | None]) -> TaskResult:
+        """Raises UserError if no problem was answered."""
+        scored = _answered(name, answered)
+        answers = [answer for each in scored for answer in each.answers]
         n = len(scored[0].rewards)
         ks = sorted({1 << power for power in range(n.bit_length())} | {n})
-        score = Score.of([sum(each.rewards) / n for each in scored])
+        score = Score.of([fmean(each.rewards) for each in scored])
+        right = [sum(reward >= 1 for reward in each.rewards) for each in scored]
         return cls(
-            f"{task.name}, turn {turn}" if turn else task.name,
+            name,
             score,
-            score.centred(task.baseline),
-            {
-                k: Score.of([pass_at_k(n, sum(r >= 1 for r in each.rewards), k) for each in scored])
-                for k in ks
-            },
-            sum(each.tokens for each in scored) / (n * len(scored)),
-            sum(each.truncated for each in scored) / (n * len(scored)),
+            score.centred(baseline),
+            {k: Score.of([pass_at_k(n, count, k) for count in right]) for k in ks},
+            fmean(len(answer.tokens) for answer in answers),
+            fmean(not answer.finished for answer in answers),
             len(answered) - len(scored),
-            scored[:3],
-            tuple(each.called for each in scored if each.called is not None),
+            [_example(each) for each in scored[:3]],
         )
 
-    def metrics(self) -> dict[str, float | None]:
-        """The entries of a row of metrics."""
-        return {f"task/{self.task}": self.score.mean, f"task/{self.task}_error": self.score.error}
+
+def _answered(name: str, answered: Sequence[T | None]) -> list[T]:
+    found = [each for each in answered if each is not None]
+    if not found:
+        raise UserError(f"task {name}: no problem leaves space for an answer in the model's context")
+    return found
+
+
+def _example(answered: AnsweredProblem) -> dict[str, Any]:
+    problem = answered.problem
+    before = [each.text for each in problem.history if each.role == "user"]
+    return {
+        "question": " ... ".join([*before, problem.question]),
+        "reference": problem.answer,
+        "answer": answered.texts[0],
+        "rewards": answered.rewards,
+    }
 
 
 def evaluate_task(
@@ -149,25 +124,29 @@ def evaluate_task(
     Before a later turn stands what the model itself has said, its first sample. UserError: no problem leaves space for
     an answer, or a reward misbehaves.
     """
-    asked = {
-        (settings.seed, task.name, position): task.problem(position)
-        for position in _positions(task, settings)
-    }
-    turns: list[list[ScoredProblem | None]] = []
+    asked = _problems(task, settings, _positions(task, settings))
+    has_turns, results = any(problem.later for problem in asked.values()), list[TaskResult]()
     while asked:
         answered = _answer(engine, chat, asked, settings, scorer or Scorer())
-        turns.append([None if each is None else ScoredProblem.of(each) for each in answered])
-        following = {}
-        for key, each in zip(asked, answered, strict=True):
-            if each is not None and each.problem.later:
-                said = each.answers[0].message(chat)
-                following[(*key[:3], len(turns))] = each.problem.next_turn(said)
-        asked = following
-    return [
-        TaskResult.of(task, scored, turn=number if len(turns) > 1 else 0)
-        for number, scored in enumerate(turns, 1)
-        if number == 1 or any(scored)
-    ]
+        turn = len(results) + 1
+        if turn > 1 and not any(answered):
+            break
+        name = f"{task.name}, turn {turn}" if has_turns else task.name
+        results.append(TaskResult.of(name, task.baseline, answered))
+        asked = {
+            (*key[:3], turn): each.problem.next_turn(each.answers[0].message(chat))
+            for key, each in zip(asked, answered, strict=True)
+            if each is not None and each.problem.later
+        }
+    return results
+
+
+def _positions(task: Task, settings: AnswerSettings) -> range:
+    return range(len(task) if settings.limit is None else min(settings.limit, len(task)))
+
+
+def _problems(task: Task, settings: AnswerSettings, positions: Sequence[int]) -> dict[Any, Problem]:
+    return {(settings.seed, task.name, position): task.problem(position) for position in positions}
 
 
 def _answer(
@@ -209,20 +188,15 @@ class TaskEvaluator:
         for task in self._tasks:
             if should_stop():
                 return None
-            positions = _positions(task, self._settings)
-            mine = positions[world.dp_rank :: world.dp_size]
-            asked = {(self._settings.seed, task.name, position): task.problem(position) for position in mine}
+            mine = _positions(task, self._settings)[world.dp_rank :: world.dp_size]
             with self._engine() as engine:
-                answers = _answer(engine, self._chat, asked, self._settings, self._scorer)
-            scored = [None if each is None else ScoredProblem.of(each) for each in answers]
-            answered = dict(zip(mine, scored, strict=True))
-            merged = {position: each for part in world.gather(answered) for position, each in part.items()}
-            metrics |= TaskResult.of(task, [merged[position] for position in positions]).metrics()
+                asked = _problems(task, self._settings, mine)
+                answered = _answer(engine, self._chat, asked, self._settings, self._scorer)
+            means = [None if each is None else fmean(each.rewards) for each in answered]
+            gathered = [mean for part in world.gather(means) for mean in part]
+            score = Score.of(_answered(task.name, gathered))
+            metrics |= {f"task/{task.name}": score.mean, f"task/{task.name}_error": score.error}
         return metrics
-
-
-def _positions(task: Task, settings: AnswerSettings) -> range:
-    return range(len(task) if settings.limit is None else min(settings.limit, len(task)))
 
 
 @dataclass(frozen=True)
@@ -267,25 +241,18 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 
     Source: Chen et al. 2021, arXiv 2107.03374, eq. 1.
     """
-    if not 1 <= k <= samples or not 0 <= right <= samples:
-        raise ValueError(f"pass@{k} of {right} right ones among {samples}")
     return 1 - math.comb(samples - right, k) / math.comb(samples, k)
 
 
 @dataclass(frozen=True)
-class ChatEvaluation:
+class Evaluation:
     """Scores of a run on tasks."""
 
     step: int
-    tasks: list[TaskResult]
+    tasks: list[Any]
+    """A `TaskResult` each, or an `InContextResult`."""
     mean: Score
     """Mean of the centred scores, where 0 is as good as random answers; its error is that of the problems."""
-
-    @property
-    def calls(self) -> Score | None:
-        """Share of answers that call a tool, over all problems that need one."""
-        called = [share for task in self.tasks for share in task.called]
-        return Score.of(called) if called else None
 
 
 def evaluate_chat(
@@ -299,7 +266,7 @@ def evaluate_chat(
     device: str | None = None,
     batch_size: int = 64,
     report: Callable[[TaskResult], None] = lambda result: None,
-) -> ChatEvaluation:
+) -> Evaluation:
     """Let a run answer the test problems of tasks, in our format of conversations or an imported model's own.
 
     Args:
@@ -317,33 +284,25 @@ def evaluate_chat(
         raise UserError("--tasks: name at least one task")
     scorer = Scorer(reward, trusts_model_code=trusts_model_code)
     made = [make_task(text, split=TEST)[0] for text in tasks]
-    opened = open_model(folder, step, device)
-    own = format_of(Path(folder), opened.tokenizer)
-    chat = (
-        ChatFormat(opened.tokenizer) if isinstance(own, PlainFormat) else own
-    )  # marks even where they mean nothing
-    with opened.autocast(), ModelEngine(opened.model, chat, max_batch_size=batch_size)() as engine:
+    model, tokenizer, found, autocast = open_model(folder, step, device)
+    chat = format_of(Path(folder), tokenizer)
+    if isinstance(chat, PlainFormat):
+        chat = ChatFormat(tokenizer)  # marks even where they mean nothing
+    with autocast(), ModelEngine(model, chat, max_batch_size=batch_size)() as engine:
         results: list[TaskResult] = []
         for task in made:
             for result in evaluate_task(engine, chat, task, settings, scorer=scorer):
                 report(result)
                 results.append(result)
-    return ChatEvaluation(opened.step, results, mean_score([result.centred for result in results]))
+    return Evaluation(found, results, mean_score([result.centred for result in results]))
 
 
-class OpenedModel(NamedTuple):
-    """A checkpoint that answers."""
-
-    model: Decoder
-    tokenizer: Tokenizer
-    step: int
-    autocast: Callable[[], Any]
-
-
-def open_model(folder: str | Path, step: int | None, device: str | None) -> OpenedModel:
-    """A run's checkpoint, default the newest, in the number format of its training."""
+def open_model(
+    folder: str | Path, step: int | None, device: str | None
+) -> tuple[Decoder, Tokenizer, int, Callable[[], Any]]:
+    """(model, tokenizer, step, number format of the training) of a run's checkpoint, default the newest."""
     run, chosen = open_run(folder), choose_device(device)
     tokenizer = run.tokenizer
     loaded = run.load_model(step, chosen)
     autocast = autocast_context(autocast_dtype(run.config["config"]["dtype"], chosen), chosen)
-    return OpenedModel(loaded.model.eval(), tokenizer, loaded.step, autocast)
+    return loaded.model.eval(), tokenizer, loaded.step, autocast

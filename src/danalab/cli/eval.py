@@ -9,7 +9,7 @@ from typing import Any
 from danalab.cli._shared.model_flags import RunFlags
 from danalab.cli._shared.options import JsonFlags
 from danalab.errors import UserError
-from danalab.train.config.fields import PathText, flag
+from danalab.train.config.fields import Count, PathText, flag
 
 DEFAULT_PROBLEMS = 200
 """Problems of each task, where --limit isn't given: generated tasks have no end."""
@@ -30,11 +30,11 @@ class Flags(JsonFlags, RunFlags):
     tasks: tuple[PathText, ...] = ()
     """Let the run answer the test problems of tasks as a chat, instead of a split: NAME or NAME:KEY=VALUE,..., or
     FILE.jsonl."""
-    samples: int = 1
+    samples: Count = 1
     """tasks: answers to each problem, for pass@k; needs a temperature."""
     temperature: float = 0.0
     """tasks: temperature of the answers; 0 takes the most likely token."""
-    max_tokens: int = 256
+    max_tokens: Count = 256
     """tasks: limit on an answer."""
     reward: PathText | None = None
     """tasks: reward of all answers: exact, number, choice, code, or FILE.py:NAME; default that of each problem."""
@@ -55,7 +55,7 @@ class Flags(JsonFlags, RunFlags):
     chat: bool | None = None
     """lm-eval: ask in the format of conversations, ours or an imported run's own; default yes for runs of mid, sft and
     rl."""
-    limit: int | None = None
+    limit: Count | None = None
     """tasks, core, lm-eval: only so many problems of each task; default for --tasks 200, else all."""
 
 
@@ -149,8 +149,11 @@ def _on_tasks(flags: Flags, run: Path) -> None:
             f"{task.length:.1f} tokens an answer{notes})"
         )
         for each in task.examples[: flags.show]:
-            print(f"    Q {' '.join(each.question.split())}\n    A {' '.join(each.answer.split())}")
-            print(f"      reward {each.rewards[0]:g}, reference {' '.join(each.reference.split())}")
+            question, said, reference = (
+                " ".join(each[name].split()) for name in ("question", "answer", "reference")
+            )
+            print(f"    Q {question}\n    A {said}")
+            print(f"      reward {each['rewards'][0]:g}, reference {reference}")
     if len(result.tasks) > 1:
         print(f"  {'mean, centred':<16} {result.mean}")
 
@@ -167,7 +170,7 @@ def _on_core(flags: Flags, run: Path) -> None:
         run, flags.core, limit=flags.limit, step=flags.step, device=flags.device, report=report
     )
     if not print_result(flags, run, result):
-        print(f"{run}, step {result.step}: CORE {result.core} over {len(result.tasks)} tasks")
+        print(f"{run}, step {result.step}: CORE {result.mean} over {len(result.tasks)} tasks")
 
 
 def _on_harness(flags: Flags, run: Path) -> None:

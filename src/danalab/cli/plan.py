@@ -28,7 +28,7 @@ class Flags(JsonFlags, TrainConfig):
 
     params: Count | None = setting(
         None,
-        "Parameters of a model of your own, without embeddings and head: prints rate, warm-up and weight decay for it; "
+        "Parameters of a model of your own, without embeddings and head: prints rate, warmup and weight decay for it; "
         "with --step-tokens and --iterations.",
         main=True,
     )
@@ -115,7 +115,7 @@ def _vocabulary(config: TrainConfig) -> "tuple[Vocabulary, str]":
 
 
 def _print_own_model(flags: Flags) -> None:
-    """Rate, warm-up and weight decay for a model that is not ours; as for 20 tokens per parameter."""
+    """Rate, warmup and weight decay for a model that is not ours; as for 20 tokens per parameter."""
     if flags.params is None or flags.step_tokens is None or flags.iterations is None:
         raise UserError("a model of your own needs all of --params, --tokens-per-step and --iterations")
     opt, steps, omega = (
@@ -138,7 +138,7 @@ def _print_own_model(flags: Flags) -> None:
     )
     print(f"optimizer     {opt}, peak lr {lr:.3e} ({source}); sweep 0.5, 1 and 2 times it")
     print(
-        f"length        {steps:,} steps, warm-up {warmup} steps; rate and decay as for 20 tokens per parameter"
+        f"length        {steps:,} steps, warmup {warmup} steps; rate and decay as for 20 tokens per parameter"
     )
     print(f"weight decay  {_decay(decay, wd_ts, 0.0)}")
     print(f'in code       build_optimizer("{opt}", model, lr={lr:.3e}, {given})')
@@ -206,7 +206,7 @@ def _describe(config: TrainConfig) -> list[tuple[str, str]]:
         ("step", f"{config.global_batch} sequences x {config.seq_len} = {config.tokens_per_step:,} tokens"),
         (
             "length",
-            f"{config.iterations:,} steps, {config.tokens(config.iterations):,} tokens, warm-up {config.warmup_steps} "
+            f"{config.iterations:,} steps, {config.tokens(config.iterations):,} tokens, warmup {config.warmup_steps} "
             "steps",
         ),
         ("optimizer", f"{config.opt}, peak lr {config.lr:.6e} ({config.lr_source})"),

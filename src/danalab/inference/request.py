@@ -124,7 +124,7 @@ class Request:
     constraint: JsonConstraint | None = None
     """Restricts the next token: anything with `mask()`, bool [n] of allowed ids, and `advance(token)`."""
     prefix_scope: str = ""
-    """Cached prefixes are shared among requests of the same scope only; queues are served scope by scope in turn."""
+    """Cached prefixes are shared among requests of the same scope only."""
 
 
 class TokenEvent(NamedTuple):

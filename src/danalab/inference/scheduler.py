@@ -1,8 +1,8 @@
 """The scheduler: which tokens of which requests are computed in a step, and which blocks of the cache they have.
 
 Running requests come first, in the order of their admission; a prompt is computed in pieces, so that it does not delay
-the others by more than `step_tokens`. Waiting requests are admitted first come, first served, the scopes in turn, when
-the cache has space for their tokens. When it is full, the youngest request gives up its blocks and waits at the head of
+the others by more than `step_tokens`. Waiting requests are admitted first come, first served, when the cache has space
+for their tokens. When it is full, the youngest request gives up its blocks and waits at the head of
 the queue: its tokens are computed again later.
 """
 
@@ -45,14 +45,14 @@ class Scheduler:
         self.preemptions = 0
         self.reused = 0
         """Tokens whose computation was saved."""
-        self._waiting: OrderedDict[str, deque[RequestState]] = OrderedDict()
+        self.waiting: deque[RequestState] = deque()
         self._slots = list(range(max_batch_size - 1, -1, -1))
 
     # ---- the queue ----
 
     def add(self, sequence: RequestState) -> None:
         """Queue a new sequence."""
-        self._waiting.setdefault(sequence.request.prefix_scope, deque()).append(sequence)
+        self.waiting.append(sequence)
 
     def remove(self, sequence: RequestState) -> None:
         """Forget a sequence, running or waiting."""
@@ -60,17 +60,8 @@ class Scheduler:
             self.running.remove(sequence)
             self.release(sequence)
             self._slots.append(sequence.slot)
-            return
-        scope = sequence.request.prefix_scope
-        queue = self._waiting[scope]
-        queue.remove(sequence)
-        if not queue:
-            del self._waiting[scope]
-
-    @property
-    def waiting(self) -> int:
-        """Sequences in the queue."""
-        return sum(map(len, self._waiting.values()))
+        else:
+            self.waiting.remove(sequence)
 
     # ---- a step ----
 
@@ -126,9 +117,7 @@ class Scheduler:
                 victim = self.running.pop()
                 self.release(victim)
                 self._slots.append(victim.slot)
-                scope = victim.request.prefix_scope
-                self._waiting.setdefault(scope, deque()).appendleft(victim)
-                self._waiting.move_to_end(scope, last=False)
+                self.waiting.appendleft(victim)
                 self.preemptions += 1
                 if victim is sequence:
                     return False
@@ -138,17 +127,12 @@ class Scheduler:
 
     def _admit(self) -> RequestState | None:
         """Start the next waiting sequence, if the cache has space for all its tokens."""
-        if not self._waiting:
+        if not self.waiting:
             return None
-        scope, queue = next(iter(self._waiting.items()))
-        sequence = queue[0]
+        sequence = self.waiting[0]
         if self.pool is not None and not self._place(self.pool, sequence):
             return None
-        queue.popleft()
-        if queue:
-            self._waiting.move_to_end(scope)
-        else:
-            del self._waiting[scope]
+        self.waiting.popleft()
         sequence.slot = self._slots.pop()
         self.running.append(sequence)
         return sequence

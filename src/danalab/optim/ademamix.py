@@ -8,8 +8,8 @@
     alpha(t) = alpha min(t / alpha_warmup, 1)          h(beta) = ln(1/2) / ln(beta + 1e-8) - 1, a half-life
     beta3(t) = the rate whose h lies min(t / beta3_warmup, 1) of the way from h(beta1) to h(beta3)
 
-The slow momentum starts at zero without bias correction; the warm-ups phase it in. In the scaling ladder
-alpha = steps^(1-kappa), beta3 = 1 - delta / steps, and both warm-ups last the whole run.
+The slow momentum starts at zero without bias correction; the warmups phase it in. In the scaling ladder
+alpha = steps^(1-kappa), beta3 = 1 - delta / steps, and both warmups last the whole run.
 
 Source: Pagliardini, Ablin and Grangier 2024, arXiv 2409.03137; arXiv 2602.05298 for the decay.
 """

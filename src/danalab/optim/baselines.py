@@ -318,7 +318,7 @@ def sf_adamw(
 
     Args:
         params: parameters or groups.
-        lr: learning rate; it needs a warm-up and no decay.
+        lr: learning rate; it needs a warmup and no decay.
         betas: weight of the average in the training weights, and rate of the second moment.
         r: later weights count as t^r in the average.
         weight_lr_power: weights count as (largest lr so far)^this in the average.
@@ -344,7 +344,7 @@ def sf_sgd(
 
     Args:
         params: parameters or groups.
-        lr: learning rate; it needs a warm-up and no decay.
+        lr: learning rate; it needs a warmup and no decay.
         momentum: weight of the average in the training weights.
         r: later weights count as t^r in the average.
         weight_lr_power: weights count as (largest lr so far)^this in the average.

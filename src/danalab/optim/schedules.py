@@ -1,6 +1,6 @@
 """Learning-rate schedules as pure functions: step -> factor of the peak learning rate. No torch needed.
 
-Step i (0-based) is the one that makes update i + 1. With w = warm-up steps, T = total steps:
+Step i (0-based) is the one that makes update i + 1. With w = warmup steps, T = total steps:
 
     factor
       1 |      ______
@@ -11,7 +11,7 @@ Step i (0-based) is the one that makes update i + 1. With w = warm-up steps, T =
         |                             cos_restarts  up to 1 at i = w, then cosines from 1, one after another
         0---w-----------------T       none          1
 
-Beyond T every schedule keeps its last value. Warm-ups of 0 and 1 steps are ordinary cases.
+Beyond T every schedule keeps its last value. Warmups of 0 and 1 steps are ordinary cases.
 """
 
 import inspect
@@ -55,10 +55,10 @@ def get_schedule(name: str, steps: int, warmup: int = 0, **settings: Any) -> Sch
     if steps < 1:
         raise UserError(f"schedule '{key}': steps is {steps}; it must be at least 1")
     if warmup < 0:
-        raise UserError(f"schedule '{key}': warm-up is {warmup} steps, must not be negative")
+        raise UserError(f"schedule '{key}': warmup is {warmup} steps, must not be negative")
     if key != "none" and warmup >= steps:
         raise UserError(
-            f"schedule '{key}': warm-up of {warmup} steps does not fit in a run of {steps}; shorten it"
+            f"schedule '{key}': warmup of {warmup} steps does not fit in a run of {steps}; shorten it"
         )
     for setting, value in settings.items():
         if isinstance(value, (int, float)) and not math.isfinite(value):
@@ -101,7 +101,7 @@ def cos_inf(
     length = steps - cos_inf_steps - warmup
     if cos_inf_steps < 0 or length <= 0:
         raise UserError(
-            f"schedule 'cos-inf': warm-up {warmup} + cos_inf_steps {cos_inf_steps} leave none of {steps} steps"
+            f"schedule 'cos-inf': warmup {warmup} + cos_inf_steps {cos_inf_steps} leave none of {steps} steps"
             " for the cosine; shorten one of them"
         )
     last = 1 / (div_factor * final_div_factor)
@@ -156,7 +156,7 @@ def wsd(
     fract_decay: float = 0.1,
     decay_type: str = "linear",
 ) -> Schedule:
-    """Warm-up, stable, decay: 1 until the last `fract_decay` of the run, then down to `final_lr_scale`
+    """Warmup, stable, decay: 1 until the last `fract_decay` of the run, then down to `final_lr_scale`
     (default 0).
 
     `decay_type`: linear, cosine, exp, mirror_cosine (also "miror_cosine"), square or sqrt. "exp" falls as
@@ -177,7 +177,7 @@ def wsd(
     decay_steps = int(fract_decay * steps)
     start = steps - decay_steps
     if warmup > start:
-        raise UserError(f"schedule 'wsd': warm-up {warmup} and decay {decay_steps} overlap in {steps} steps")
+        raise UserError(f"schedule 'wsd': warmup {warmup} and decay {decay_steps} overlap in {steps} steps")
     decay, last = DECAYS[kind], final_lr_scale
 
     def hold(i: int) -> float:

@@ -13,8 +13,6 @@ The rows come in a shuffled order that depends on seed and step alone.
 from __future__ import annotations
 
 import hashlib
-import json
-import logging
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,8 +34,6 @@ from danalab.data.order.batches import TokenBatch
 from danalab.data.order.permutation import Permutation
 from danalab.errors import UserError
 from danalab.train.step.loss import IGNORED
-
-log = logging.getLogger(__name__)
 
 TASK_CONVERSATIONS = 2000
 """Conversations that a generated task gives where its size is not given."""
@@ -103,7 +99,7 @@ class ConversationDataset(ChatDataset):
             partial(ConversationRows, conversations, chat, masked=masked)
         )
         rows = self.rows(seq_len)
-        self.counts = rows.counts
+        self.packing = rows.packing
         if rows.n == 0:
             shortest = int((conversations.ends - conversations.starts).min())
             raise UserError(
@@ -121,91 +117,54 @@ class ReplayedDataset(MixedDataset):
     def __init__(self, conversations: ConversationDataset, replay: Dataset, share: float):
         super().__init__([conversations, replay], [1 - share, share])
         self.n_tokens = round(conversations.n_tokens / (1 - share))
-        self.counts = conversations.counts
+        self.packing = conversations.packing
 
     def tokens_per_epoch(self, seq_len: int) -> int:
         return self.n_tokens
 
 
-def tokenize(words: Iterable[str], chat: ChatFormat, *, skips: bool = False) -> TokenizedConversations:
-    """The conversations of files (FILE.jsonl) and tasks (NAME[:KEY=VALUE,...]).
-
-    A UserError names a malformed line; with `skips` such lines are left out, and counted in the log.
-    """
-    parts = [
-        _of_file(Path(word), chat, skips) if _has_conversations(word) else _of_task(word, chat)
-        for word in words
-    ]
+def tokenize(words: Sequence[str], chat: ChatFormat) -> TokenizedConversations:
+    """The conversations of files (FILE.jsonl) and tasks (NAME[:KEY=VALUE,...]); a UserError names a malformed line."""
+    parts = [_tokenized(_conversations_of(word), chat) for word in words]
     if not parts:
         raise UserError("no conversations: give --data FILE.jsonl, or the name of a task")
+    for word, part in zip(words, parts, strict=True):
+        if not len(part):
+            raise UserError(f"{word}: no conversation in it")
     offsets = np.cumsum([0, *(len(part.ids) for part in parts[:-1])])
     ends = [part.ends + offset for part, offset in zip(parts, offsets, strict=True)]
     ids, said = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "said"))
     return TokenizedConversations(ids, said, np.concatenate(ends))
 
 
-def _has_conversations(word: str) -> bool:
-    """Whether a word is a file of conversations; else a task, with settings or a file of problems."""
-    if (
-        word.partition(":")[0] in TASKS or ".py:" in word
-    ):  # also where a file is called like it, which is ./NAME
-        return False
-    if not Path(word).is_file():
-        return ":" not in word and (word.endswith((".jsonl", ".json")) or "/" in word)
-    with Path(word).open(encoding="utf-8-sig", errors="replace") as file:
-        first = next(filter(str.strip, file), "")
-    try:
-        line = json.loads(first)
-    except (ValueError, RecursionError):
-        return not word.endswith(".gz")
-    return not (isinstance(line, dict) and "question" in line and not {"messages", "response"} & line.keys())
-
-
-def _of_file(file: Path, chat: ChatFormat, skips: bool) -> TokenizedConversations:
-    skipped: list[UserError] = []
-    found = _tokenized(iter_conversations(file, skipped if skips else None), chat, skipped if skips else None)
-    if skipped:
-        log.warning("%s: %d bad lines are left out; the first: %s", file, len(skipped), skipped[0])
-    if not len(found):
-        raise UserError(f"{file}: no conversation in it")
-    return found
-
-
-def _of_task(word: str, chat: ChatFormat) -> TokenizedConversations:
+def _conversations_of(word: str) -> Iterable[tuple[str, Conversation]]:
+    """(place, conversation) of a file, or of a task; the name of a task is one also beside a file of this name."""
+    name, is_path = word.partition(":")[0], word.endswith((".jsonl", ".json")) or "/" in word
+    is_file = Path(word).is_file() or (is_path and ":" not in word)
+    if is_file and name not in TASKS:
+        return iter_conversations(word)
     task, _ = make_task(word, size=TASK_CONVERSATIONS)
-    return _tokenized(
-        ((f"task {word}, problem {i}", task.problem(i).conversation()) for i in range(len(task))), chat
-    )
+    return ((f"task {word}, problem {i}", task.problem(i).conversation()) for i in range(len(task)))
 
 
-def _tokenized(
-    conversations: Iterable[tuple[str, Conversation]],
-    chat: ChatFormat,
-    skipped: list[UserError] | None = None,
-) -> TokenizedConversations:
+def _tokenized(conversations: Iterable[tuple[str, Conversation]], chat: ChatFormat) -> TokenizedConversations:
     ids, said, ends = array("i"), array("b"), array("q")
     pending = iter(conversations)
     while group := list(islice(pending, _TOGETHER)):
-        for rendered in _rendered(group, chat, skipped):
+        for rendered in _rendered(group, chat):
             ids.extend(rendered.ids)
             said.extend(rendered.mask)
             ends.append(len(ids))
     return TokenizedConversations(np.array(ids, np.int32), np.array(said, bool), np.array(ends, np.int64))
 
 
-def _rendered(
-    group: Sequence[tuple[str, Conversation]], chat: ChatFormat, skipped: list[UserError] | None
-) -> list[Rendered]:
+def _rendered(group: Sequence[tuple[str, Conversation]], chat: ChatFormat) -> list[Rendered]:
     try:
         return chat.render_all([conversation for _, conversation in group])
-    except UserError as error:  # one text cannot be encoded: find it
-        if len(group) > 1:
-            return [found for each in group for found in _rendered([each], chat, skipped)]
-        told = UserError(f"{group[0][0]}: {error}")
-        if skipped is None:
-            raise told from None
-        skipped.append(told)
-        return []
+    except UserError as error:  # a character that the tokenizer lacks: find it
+        if len(group) == 1:
+            raise UserError(f"{group[0][0]}: {error}") from None
+        return [found for each in group for found in _rendered([each], chat)]
 
 
 @dataclass(frozen=True)
@@ -251,26 +210,6 @@ class TokenizedConversations:
         return self.pick(np.flatnonzero(~kept)), self.pick(np.flatnonzero(kept))
 
 
-@dataclass(frozen=True)
-class PackingCounts:
-    """The effect of packing."""
-
-    conversations: int
-    """All."""
-    truncated: int
-    dropped: int
-    """No answer to learn, or not even the first fits in a row."""
-    rows: int
-    filled: float
-    """Share of the positions that are not padding."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.conversations - self.dropped:,} conversations in {self.rows:,} rows, {self.filled:.1%} full; "
-            f"{self.truncated:,} truncated at a turn, {self.dropped:,} without an answer that fits left out"
-        )
-
-
 class ConversationRows:
     """Rows of `seq_len` positions for `danalab.data.order.batches`; `masked`: only the assistant's are targets."""
 
@@ -293,12 +232,11 @@ class ConversationRows:
         self._starts, self._lengths = all_starts[fits][order], lengths[order]
         self.n = int(row.max()) + 1 if len(row) else 0
         self._first = np.searchsorted(row[order], np.arange(self.n + 1))
-        self.counts = PackingCounts(
-            conversations=len(conversations),
-            truncated=int(((kept > 0) & (kept < whole)).sum()),
-            dropped=int((kept == 0).sum()),
-            rows=self.n,
-            filled=int(lengths.sum()) / max(1, self.n * seq_len),
+        self.truncated, self.dropped = int(((kept > 0) & (kept < whole)).sum()), int((kept == 0).sum())
+        filled = int(lengths.sum()) / max(1, self.n * seq_len)
+        self.packing = (
+            f"{len(fits):,} conversations in {self.n:,} rows, {filled:.1%} full; {self.truncated:,} truncated at a "
+            f"turn, {self.dropped:,} without an answer that fits left out"
         )
 
     def read(self, numbers: np.ndarray) -> TokenBatch:

@@ -22,7 +22,7 @@ from __future__ import annotations  # needs no torch: the command line reads the
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,20 +30,11 @@ if TYPE_CHECKING:
 Normaliser = Literal["tokens", "sequences", "budget"]
 
 
-@dataclass(frozen=True)
-class Clip:
+class Clip(NamedTuple):
     """Bounds of the ratio, 1 - low and 1 + high."""
 
     low: float
     high: float
-
-    def limit(self, ratio: Tensor) -> Tensor:
-        """The ratio within the bounds."""
-        return ratio.clamp(1 - self.low, 1 + self.high)
-
-    def acts(self, ratio: Tensor, advantages: Tensor) -> Tensor:
-        """Whether the bounds remove the gradient of min(r A, clip(r) A)."""
-        return ((ratio < 1 - self.low) & (advantages < 0)) | ((ratio > 1 + self.high) & (advantages > 0))
 
 
 @dataclass(frozen=True)
@@ -121,12 +112,14 @@ def _clipped_sequence_ratio(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]
 
 
 def _pessimistic(ratio: Tensor, advantages: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
-    return -(ratio * advantages).minimum(clip.limit(ratio) * advantages), clip.acts(ratio, advantages)
+    low, high = 1 - clip.low, 1 + clip.high
+    acts = ((ratio < low) & (advantages < 0)) | ((ratio > high) & (advantages > 0))  # no gradient
+    return -(ratio * advantages).minimum(ratio.clamp(low, high) * advantages), acts
 
 
 def _clipped_weight(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
     ratio = tokens.log_ratio.detach().exp()
-    weight = clip.limit(ratio)
+    weight = ratio.clamp(1 - clip.low, 1 + clip.high)
     return -weight * tokens.advantages * tokens.log_probs, weight != ratio
 
 

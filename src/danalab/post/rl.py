@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,7 +35,7 @@ from danalab.post.policy_losses import (
 )
 from danalab.post.rollouts import Rollouts
 from danalab.post.settings import RlConfig, RlFlags
-from danalab.post.sft import COPY, continued, extend_tokenizer, prepare_start, recorded_start
+from danalab.post.sft import continued, extend_tokenizer, prepare_start
 from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
@@ -47,7 +46,7 @@ from danalab.train.step.loss import IGNORED, Loss, LossTerms, RouterBalance, Tra
 
 WITH_SAMPLING = 4 / 3
 """FLOPs of sampling and training over those of training: one more forward pass."""
-HASHED = 10_000
+HASHED = 2000
 """Problems of a task that its fingerprint covers, evenly spaced."""
 
 
@@ -89,11 +88,11 @@ def _stage(
     keep_tokenizer(dataset, folder, world)
     chat = dataset.chat
     scorer = Scorer(settings.reward, ranks=world.size, trusts_model_code=settings.trust_model_code)
-    reference = _reference(spec, folder, chat, device) if settings.kl else None
+    reference = _reference(spec.init_from, chat, device) if settings.kl else None
     rollouts = Rollouts(dataset.mixture, chat, scorer, settings, world, autocast, reference)
     objective = OBJECTIVES[settings.policy_loss]
     bounds = {"low": settings.clip_low, "high": settings.clip_high}
-    clip = replace(objective.clip, **{name: value for name, value in bounds.items() if value is not None})
+    clip = objective.clip._replace(**{name: value for name, value in bounds.items() if value is not None})
     loss = PolicyLoss(
         objective,
         clip=clip,
@@ -118,17 +117,10 @@ def _stage(
     return Stage(rollouts, loss, consumption, evaluators)
 
 
-def _reference(spec: TrainConfig, folder: RunFolder, chat: ChatFormat, device: torch.device) -> nn.Module:
-    """The model that the run started from, for the KL penalty; its base run may have gone on."""
-    start = spec.init_from
+def _reference(start: Path | None, chat: ChatFormat, device: torch.device) -> nn.Module:
+    """The model that the run started from, for the KL penalty: its copy, since the base run may have gone on."""
     assert start is not None
-    recorded, is_copy = recorded_start(folder), start == folder.path / COPY
-    if recorded is None or is_copy:
-        checkpoint = next(RunFolder(start).store.usable(lambda bad: None), None)
-        if checkpoint is None:
-            raise UserError(f"--kl: {start}, the run that this one starts from, has no checkpoint")
-    else:
-        checkpoint = recorded.locate(folder)
+    checkpoint = next(RunFolder(start).store.usable(lambda bad: None))
     model = build_model(ModelConfig.from_dict(read_meta(checkpoint)["model"]), device=device)
     tensors.read(checkpoint, model)
     model.document_token = chat.bos
@@ -246,14 +238,11 @@ class TaskDataset(ChatDataset):
 
 def _hash_of(task: Task) -> str:
     digest = hashlib.sha256(f"{task.name} {len(task)}".encode())
-    positions = np.unique(np.linspace(0, len(task) - 1, min(len(task), HASHED)).astype(np.int64))
-    if len(task) > HASHED:
-        positions = positions[:: len(positions) // 100]  # generated: a sample tells the settings
-    for position in positions.tolist():
+    for position in np.unique(
+        np.linspace(0, len(task) - 1, min(len(task), HASHED)).astype(np.int64)
+    ).tolist():
         problem = task.problem(position)
-        digest.update(repr(problem).encode(errors="backslashreplace"))
-        if problem.history:
-            digest.update(repr(problem.history).encode(errors="backslashreplace"))
+        digest.update(repr((problem, problem.history)).encode(errors="backslashreplace"))
     return digest.hexdigest()
 
 

@@ -95,9 +95,7 @@ class Rollouts(BatchSource):
         first = self._world.dp_rank * per_rank
         groups, start = range(first, first + per_rank), step * settings.problems
         # The keys seed the sampling: any number of ranks draws the same answers.
-        problems = {
-            (settings.data_seed, step, group): self._mixture[start + group].problem for group in groups
-        }
+        problems = {(settings.data_seed, step, group): self._mixture[start + group] for group in groups}
         assert self._engine is not None
         with self._engine() as engine, self._autocast():
             answered = answer_problems(

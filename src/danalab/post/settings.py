@@ -39,16 +39,6 @@ class ConversationSettings(Section):
     """Conversations for validation, in the form of --data; default a share of the others."""
     val_share: Share = setting(0.05, kind="data")
     """Share of the conversations that is kept for validation, at least one; without --val-data."""
-    skip_bad_lines: bool = setting(False, kind="data")
-    """Leave out lines of a file that are no conversation, and say how many; otherwise the first one is an error."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplaySettings(Section):
-    """Text beside the conversations."""
-
-    title: ClassVar[str] = "conversations"
-
     replay: PathText | None = setting(None, kind="data")
     """Data set of plain text that is mixed in, in the form of danalab train --data, with the tokenizer of the run."""
     replay_share: Share = 0.3
@@ -76,8 +66,8 @@ class StartingRun(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneSettings(RunSettings, ConversationSettings, StartingRun):
-    """Flags that mid-training and fine-tuning share; model and tokenizer are those of --run."""
+class SftFlags(RunSettings, ConversationSettings, StartingRun):
+    """Flags of `danalab sft`; model and tokenizer are those of --run."""
 
     run_dir: Auto[Path] = setting(None, kind="job", main=True, aliases=("output-dir",))
     """The run folder; default RUN-sft or RUN-mid, beside the run."""
@@ -99,18 +89,12 @@ class FinetuneSettings(RunSettings, ConversationSettings, StartingRun):
     """Learning-rate schedule: constant, then linear to 0; or another of danalab train."""
     z_loss: float = 0.0
     """Weight of mean(logsumexp^2) in the minimised loss, over all positions, padding included."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SftFlags(FinetuneSettings):
-    """Flags of `danalab sft`."""
-
     fract_decay: float | None = 0.5
     """wsd: share of the run in which the rate falls to 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MidFlags(FinetuneSettings, ReplaySettings):
+class MidFlags(SftFlags):
     """Flags of `danalab mid`."""
 
     fract_decay: float | None = 0.2
@@ -127,15 +111,15 @@ class SftConfig(ConversationSettings, TrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MidConfig(ReplaySettings, ConversationSettings, TrainConfig):
-    """A resolved mid-training; see `SftConfig`."""
+class MidConfig(SftConfig):
+    """A resolved mid-training, in which every token is a target."""
 
     stage: ClassVar[str] = "danalab.post.sft:MID"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutFlags(Section):
-    """Problems, answers and rewards."""
+class RlSettings(Section):
+    """Problems, answers, rewards, and the policy-gradient loss."""
 
     title: ClassVar[str] = "rollouts"
 
@@ -156,13 +140,6 @@ class RolloutFlags(Section):
     eval_problems: Natural = setting(64, kind="execution")
     """Test problems of each task that are answered, greedily, at each evaluation; 0: none."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyFlags(Section):
-    """The policy-gradient loss."""
-
-    title: ClassVar[str] = "policy loss"
-
     policy_loss: PolicyLossName = setting("dapo", main=True)
     """Loss; docs/rl.md has the formulas."""
     clip_low: Annotated[float, Ge(0), Lt(float("inf"))] | None = None
@@ -178,7 +155,7 @@ class PolicyFlags(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlFlags(RolloutFlags, PolicyFlags, RunSettings):
+class RlFlags(RlSettings, RunSettings):
     """Flags of `danalab rl`; model and tokenizer are those of --run."""
 
     title: ClassVar[str] = "reinforcement learning"
@@ -211,7 +188,7 @@ class RlFlags(RolloutFlags, PolicyFlags, RunSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlConfig(RolloutFlags, PolicyFlags, TrainConfig):
+class RlConfig(RlSettings, TrainConfig):
     """A resolved run; `data` has a line for each task, `tokenizer` is the folder of the run's."""
 
     stage: ClassVar[str] = "danalab.post.rl:RL"

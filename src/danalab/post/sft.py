@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,13 +26,13 @@ from danalab.data import Dataset, open_data
 from danalab.data.tokenizers import load_tokenizer
 from danalab.data.tokenizers.base import Tokenizer, padded
 from danalab.errors import UserError
-from danalab.files import read_json, sha256, validated, write_json
+from danalab.files import read_json, sha256, write_json
 from danalab.models import build_model
 from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder
 from danalab.optimizer_facts import canonical_name
 from danalab.post.dataset import ConversationDataset, ReplayedDataset, tokenize
-from danalab.post.settings import FinetuneSettings, MidConfig, SftConfig
+from danalab.post.settings import MidConfig, SftConfig, SftFlags
 from danalab.train.checkpoint.store import MANIFEST
 from danalab.train.config.train_config import OptimSettings, TrainConfig, settings_of
 from danalab.train.parallel.layout import data_parallel_ranks
@@ -45,10 +45,10 @@ from danalab.train.stage import Stage, StageKind
 
 log = logging.getLogger(__name__)
 
-C = TypeVar("C", bound=SftConfig | MidConfig)
+C = TypeVar("C", bound=SftConfig)
 
 
-def configure(flags: FinetuneSettings, kind: type[C]) -> C:
+def configure(flags: SftFlags, kind: type[C]) -> C:
     """The configuration of a run that starts from `flags.run`, with its model, tokenizer and optimizer."""
     base, settings = continued(flags, kind, "mid" if issubclass(kind, MidConfig) else "sft", flags.data)
     context = settings["context_len"] = settings["seq_len"]
@@ -76,8 +76,8 @@ def _batch(config: Any, base: Run) -> dict[str, int]:
     return {"global_batch": batch, "batch_size": next(n for n in range(largest, 0, -1) if local % n == 0)}
 
 
-def _open(config: SftConfig | MidConfig) -> Dataset:
-    masked = isinstance(config, SftConfig)
+def _open(config: SftConfig) -> Dataset:
+    masked = not isinstance(config, MidConfig)
     assert config.tokenizer is not None
     assert config.seq_len is not None
     dataset = _conversations(
@@ -87,9 +87,8 @@ def _open(config: SftConfig | MidConfig) -> Dataset:
         config.tokenizer,
         config.seq_len,
         masked,
-        config.skip_bad_lines,
     )
-    if isinstance(config, MidConfig) and config.replay is not None:
+    if config.replay is not None:
         replay = open_data(config.replay)
         ours, theirs = dataset.tokenizer, replay.tokenizer
         if theirs.token_bytes()[: theirs.n_tokens].tolist() != ours.token_bytes()[: theirs.n_tokens].tolist():
@@ -106,12 +105,11 @@ def _conversations(
     tokenizer: str,
     seq_len: int,
     masked: bool,
-    skips: bool,
 ) -> ConversationDataset:
     chat = ChatFormat(extend_tokenizer(load_tokenizer(tokenizer)))
-    train = tokenize(data, chat, skips=skips)
+    train = tokenize(data, chat)
     if val_data:
-        val = tokenize(val_data, chat, skips=skips)
+        val = tokenize(val_data, chat)
     else:
         train, val = train.split(val_share, b"validation")
     return ConversationDataset(
@@ -128,13 +126,12 @@ def _stage(
     autocast: Callable[[], Any],
 ) -> Stage:
     if world.is_main:
-        counts = dataset.counts  # pyright: ignore[reportAttributeAccessIssue]
-        log.info("%s", counts)
+        log.info("%s", dataset.packing)  # pyright: ignore[reportAttributeAccessIssue]
     return pretraining(spec, dataset, folder, world, device, autocast)
 
 
 COPY, START = "base", "start.json"
-"""Names in the run folder of a stage: weights of its base run with more rows; the checkpoint that it starts from."""
+"""Names in the run folder of a stage: a copy of the weights of its base run; which checkpoint it starts from."""
 
 
 def continued(
@@ -143,7 +140,7 @@ def continued(
     """(the run `flags.run`, settings of a stage that continues it on the data `words`, with its tokenizer)."""
     base = open_run(flags.run)
     run_dir = flags.run_dir or Path(os.path.normpath(f"{flags.run}-{stage}"))
-    start, model, tokenizer = with_vocabulary(base, run_dir)
+    start, model, tokenizer = with_vocabulary(base, run_dir, copies=bool(getattr(flags, "kl", 0.0)))
     own = {field.name for field in fields(kind)}
     given = {field.name: getattr(flags, field.name) for field in fields(flags) if field.name in own}
     return base, {
@@ -159,22 +156,22 @@ def continued(
     }
 
 
-def with_vocabulary(base: Run, run_dir: Path) -> tuple[Path, ModelConfig, Path]:
+def with_vocabulary(base: Run, run_dir: Path, *, copies: bool = False) -> tuple[Path, ModelConfig, Path]:
     """(weights to start from, their model, folder of the tokenizer to extend).
 
-    The base run's own where its model has rows for the special tokens; else a larger copy by `prepare_start`.
+    The base run's own where its model has rows for the special tokens, unless it `copies`; else a copy by
+    `prepare_start`.
     """
     if not base.folder.tokenizer_folder.is_dir():
         raise UserError(f"{base.path}: the run has no tokenizer, so it cannot learn from conversations")
-    n_ids = ChatFormat(extend_tokenizer(base.tokenizer)).n_ids
-    model = base.model_config
-    if model.vocab_size >= n_ids:
-        return base.path, model, base.folder.tokenizer_folder
-    return run_dir / COPY, replace(model, vocab_size=padded(n_ids)), base.folder.tokenizer_folder
+    n_ids, model = ChatFormat(extend_tokenizer(base.tokenizer)).n_ids, base.model_config
+    if model.vocab_size < n_ids:
+        copies, model = True, replace(model, vocab_size=padded(n_ids))
+    return run_dir / COPY if copies else base.path, model, base.folder.tokenizer_folder
 
 
 def prepare_start(config: TrainConfig) -> None:
-    """Record the checkpoint that a stage starts from, and copy it with more rows where `with_vocabulary` says so.
+    """Record the checkpoint that a stage starts from, and copy it, with more rows where these are needed.
 
     Until the stage has a checkpoint of its own it starts from the newest one of its base run: a copy of an older one is
     replaced. The caller holds the lock of the run folder. UserError: the base run has no usable checkpoint.
@@ -184,10 +181,14 @@ def prepare_start(config: TrainConfig) -> None:
     folder, base = RunFolder(config.run_dir), open_run(Path(config.tokenizer).parent)
     if folder.store.steps():
         return
-    checkpoint = base.newest_checkpoint()
-    start = Start(os.path.relpath(base.path, folder.path), checkpoint.name, _digest(checkpoint))
-    target = folder.path / COPY
-    if config.init_from == target and not (target.is_dir() and recorded_start(folder) == start):
+    checkpoint, target, record = base.newest_checkpoint(), folder.path / COPY, folder.path / START
+    start = {
+        "run": os.path.relpath(base.path, folder.path),
+        "checkpoint": checkpoint.name,
+        "digest": sha256(checkpoint / MANIFEST),
+    }
+    is_made = target.is_dir() and record.is_file() and read_json(record) == start
+    if config.init_from == target and not is_made:
         model = base.load_model(int(checkpoint.name.removeprefix("step-"))).model
         temporary = Path(tempfile.mkdtemp(dir=folder.path, prefix=".base-"))
         write_weights(extend_vocabulary(model, ChatFormat(extend_tokenizer(base.tokenizer)).n_ids), temporary)
@@ -196,39 +197,7 @@ def prepare_start(config: TrainConfig) -> None:
             os.rename(temporary, target)
         except OSError:  # another worker was first
             shutil.rmtree(temporary)
-    write_json(folder.path / START, asdict(start))
-
-
-@dataclass(frozen=True)
-class Start:
-    """The checkpoint that a stage started from: content of start.json in its run folder."""
-
-    run: str
-    """The base run, relative to the stage's run folder."""
-    checkpoint: str
-    """Name of the checkpoint's folder."""
-    digest: str
-    """SHA-256 of its manifest, which has those of all its files."""
-
-    def locate(self, folder: RunFolder) -> Path:
-        """The checkpoint. Raises UserError: it is gone, or another one has its name."""
-        path = RunFolder(folder.path / self.run).store.folder / self.checkpoint
-        if not path.is_dir() or _digest(path) != self.digest:
-            raise UserError(
-                f"{path}: the checkpoint that {folder.path} started from is gone or another one has its name; --kl "
-                "needs it (train with --keep-last, or a link in the folder of checkpoints, keeps it)"
-            )
-        return path
-
-
-def recorded_start(folder: RunFolder) -> Start | None:
-    """The checkpoint that a stage started from; None where its folder does not say; UserError: a malformed record."""
-    file = folder.path / START
-    return validated(Start, read_json(file), file) if file.is_file() else None
-
-
-def _digest(checkpoint: Path) -> str:
-    return sha256(checkpoint / MANIFEST)
+    write_json(record, start)
 
 
 def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
@@ -246,7 +215,7 @@ def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
     if flags.lr is None and same:
         settings["lr"] = flags.lr_fraction * theirs["lr"]
     elif flags.lr is None:
-        settings["lr_multiplier"] = flags.lr_fraction * flags.lr_multiplier
+        settings["lr_multiplier"] = flags.lr_fraction * (flags.lr_multiplier or 1.0)
     return settings
 
 

@@ -5,7 +5,8 @@ and a global batch of 32 (and, in a second table, 512) sequences, at horizon f =
 counted in tokens. Between the two the rate is a power of the batch that meets both (the paper has none there); beyond
 512, and beyond 32 without a second row, it is held.
 
-`advice` says what was measured beside the laws: longer horizons and smaller batches. Defaults do not follow it.
+Small batches want less than some of the laws give: `batch_factor`. `advice` says what was measured for longer horizons,
+which the default rate does not follow.
 """
 
 import math
@@ -232,33 +233,27 @@ def decay_lr(
     return lr * estimated * facts.gradient_sum
 
 
-def advice(arch: str, opt: str, tokens_per_step: int, horizon: float) -> list[str]:
-    """What was measured of the best rate at a small batch, and beyond 20 tokens a parameter (`horizon` f > 1).
+def batch_factor(arch: str, opt: str, tokens_per_step: int) -> float:
+    """The best rate at a small batch in units of the law's: (tokens / 65,536)^(1/3) where a law is too high there."""
+    table, row = fitted_row(arch, canonical_name(opt))
+    if arch == "resonance" or row not in _FALLING_WITH_THE_BATCH.get(table, ()):
+        return 1.0
+    return min(1.0, (tokens_per_step / FITTED_TOKENS) ** (1 / 3))
 
-    Small batches: (tokens / 65,536)^(1/3) of the law's rate. Longer runs: f^h of it, at omega sqrt(f) for weight
-    decay; h by bench/horizon_cpu.yaml and horizon_rates.yaml (docs/horizon.md).
+
+def advice(opt: str, horizon: float) -> list[str]:
+    """What was measured of the best rate beyond 20 tokens a parameter (`horizon` f > 1): f^h of the law's, at omega
+    sqrt(f) for weight decay; h by bench/horizon_cpu.yaml and horizon_rates.yaml (docs/horizon.md).
     """
-    told = []
-    table, row = fitted_row(arch, opt)
-    if (
-        arch != "resonance"
-        and row in _FALLING_WITH_THE_BATCH.get(table, ())
-        and tokens_per_step < FITTED_TOKENS
-    ):
-        factor = (tokens_per_step / FITTED_TOKENS) ** (1 / 3)
-        told.append(
-            f"{tokens_per_step:,} tokens a step: below {FITTED_TOKENS:,} the best rate was about {factor:.2g} of the "
-            f"law's in small models; try --lr-multiplier {factor:.2g}"
-        )
     exponent = facts_of(opt).horizon
-    if horizon > 1.01 and exponent is not None:
-        value, low, high = exponent
-        told.append(
-            f"{horizon:.3g} times the length of the laws' runs: the best rate was {horizon**value:.2g} of the law's "
-            f"(exponent {value:g}, {low:g} to {high:g}, 3k to 10k parameters) at omega {math.sqrt(horizon):.2g} times "
-            f"as large; try --lr-multiplier {horizon**value:.2g}"
-        )
-    return told
+    if horizon <= 1.01 or exponent is None:
+        return []
+    value, low, high = exponent
+    return [
+        f"{horizon:.3g} times the length of the laws' runs: the best rate was {horizon**value:.2g} of the law's "
+        f"(exponent {value:g}, {low:g} to {high:g}, 3k to 10k parameters) at omega {math.sqrt(horizon):.2g} times "
+        f"as large; try --lr-multiplier {horizon**value:.2g}"
+    ]
 
 
 def slow_momentum(steps: int, delta: float = DELTA, kappa: float = KAPPA) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The plan of a run: from heads, optimizer and batch to steps, learning rate, weight decay and FLOPs.
 
 tokens per step = global batch x seq_len          steps   = floor(20 x total parameters / tokens per step)
-warm-up         = `warmup_steps`                  lr      = a (b + P)^d, see `danalab.scaling.learning_rate`
+warmup         = `warmup_steps`                  lr      = a (b + P)^d, see `danalab.scaling.learning_rate`
 weight decay    = omega / wd_ts, wd_ts = steps / 10     independent: times the schedule, not the peak lr
                 = omega / (lr x steps)                  coupled: AdamW and most others; Manau also has wd_ts = steps
                   at most `largest_decay` x the peak lr, in both cases
@@ -125,7 +125,7 @@ def plan(
         weight_decay, wd_ts, decay_bound: see `Plan`; the default wd_ts is iterations / wd_ts_divisor, the default bound
             `largest_decay`, or none for a weight_decay that is given.
     Raises:
-        UserError: unknown names, an impossible size or horizon, a warm-up as long as the run.
+        UserError: unknown names, an impossible size or horizon, a warmup as long as the run.
     Source: arXiv 2602.05298, appendix on the scaling ladder; Hoffmann et al. 2022 for the horizon.
     """
     if (heads is None) == (model is None):

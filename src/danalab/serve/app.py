@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import io
 import json
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +27,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from danalab.chat.dialects import conversations_of
+from danalab.chat.dialects import conversations_in
 from danalab.chat.messages import FieldError
 from danalab.errors import UserError
 from danalab.serve.answers import ChatWriter, CompletionWriter
@@ -42,6 +44,8 @@ PAGE = Path(__file__).parent / "page"
 BODY_SECONDS = 60  # from a request's head to the end of its body at most [s]
 JSON_TYPE = re.compile(r"application/(json|[\w.+-]+\+json)\s*(;|$)", re.IGNORECASE)
 Served = tuple[ChatModel, EngineWorker]
+CHAT = (ChatRequest, plan_chat, ChatWriter)
+COMPLETIONS = (CompletionRequest, plan_completion, CompletionWriter)
 
 
 def create_app(
@@ -60,8 +64,8 @@ def create_app(
             await run_in_threadpool(worker.stop)
 
     routes = [
-        Route("/v1/chat/completions", api.chat, methods=["POST"]),
-        Route("/v1/completions", api.completions, methods=["POST"]),
+        Route("/v1/chat/completions", partial(api.answer, CHAT), methods=["POST"]),
+        Route("/v1/completions", partial(api.answer, COMPLETIONS), methods=["POST"]),
         Route("/v1/conversations", api.conversations, methods=["POST"]),
         Route("/v1/models", api.models),
         Route("/v1/models/{name:path}", api.model),
@@ -74,7 +78,7 @@ def create_app(
         middleware.insert(
             0, Middleware(CORSMiddleware, allow_origins=open_to, allow_methods=["*"], allow_headers=["*"])
         )
-    handlers = {UserError: _refuse, HTTPException: _refuse, ClientDisconnect: _nobody, Exception: _fault}
+    handlers = dict.fromkeys((UserError, HTTPException, ClientDisconnect, Exception), _refuse)
     return Starlette(routes=routes, middleware=middleware, lifespan=lifespan, exception_handlers=handlers)
 
 
@@ -84,17 +88,9 @@ class Api:
     def __init__(self, served: Mapping[str, Served], settings: ServerSettings):
         self._served, self._settings = served, settings
 
-    async def chat(self, request: Request) -> Response:
-        """POST /v1/chat/completions."""
-        return await self._answer(request, ChatRequest, plan_chat, ChatWriter)
-
-    async def completions(self, request: Request) -> Response:
-        """POST /v1/completions."""
-        return await self._answer(request, CompletionRequest, plan_completion, CompletionWriter)
-
-    async def _answer(
-        self, request: Request, kind: Any, plan: Any, writer_class: type[CompletionWriter]
-    ) -> Response:
+    async def answer(self, endpoint: tuple[Any, Any, type[CompletionWriter]], request: Request) -> Response:
+        """POST /v1/chat/completions and /v1/completions."""
+        kind, plan, writer_class = endpoint
         body = await _body(request, self._settings.max_body_kb * 1024)
 
         def planned() -> tuple[Any, str, Served, Any]:
@@ -125,7 +121,8 @@ class Api:
             text = content.get("text") if isinstance(content, dict) else None
             if not isinstance(text, str):
                 raise FieldError("'text' must be the text of a file of conversations", param="text")
-            return [conversation.as_dict() for conversation in conversations_of(text)]
+            file = io.BytesIO(text.encode("utf-8", "surrogatepass"))
+            return [conversation.as_dict() for _, conversation in conversations_in(file)]
 
         return JsonAnswer({"conversations": await run_in_threadpool(read)})
 
@@ -196,15 +193,11 @@ async def _body(request: Request, limit: int) -> bytes:
 
 def _parsed(body: bytes) -> Any:
     try:
-        return json.loads(body, parse_constant=_no_constant)
+        return json.loads(body)
     except RecursionError:
         raise FieldError("the body is nested too deeply") from None
     except ValueError as error:  # also bytes that are not UTF-8
         raise FieldError(f"the body is not valid JSON: {error}") from None
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
 
 
 # ---- the gate ----
@@ -358,14 +351,10 @@ def refusal(error: Exception) -> Response:
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=499)  # nobody reads it
     if isinstance(error, HTTPException):
         error = RequestError(error.status_code, str(error.detail), headers=error.headers)
+    elif not isinstance(error, UserError):
+        error = RequestError(500, "a fault of the server; its log has the reason", code="internal_error")
     return refusal(error)
-
-
-async def _nobody(_: Request, __: Exception) -> Response:
-    return Response(status_code=499)  # nobody reads it
-
-
-async def _fault(_: Request, __: Exception) -> Response:
-    return refusal(RequestError(500, "a fault of the server; its log has the reason", code="internal_error"))

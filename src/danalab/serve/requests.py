@@ -282,7 +282,7 @@ def call_schema(tools: Sequence[Function]) -> dict[str, Any]:
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": tool.name}, "arguments": tool.parameters},
+            "properties": {"name": {"const": tool["name"]}, "arguments": tool["parameters"]},
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
@@ -310,15 +310,14 @@ def _schema(value: Any) -> Mapping[str, Any] | None:
 
 def _tool_choice(value: Any, tools: Sequence[Function]) -> Any:
     """ "auto", "none", or the functions of which one must be called."""
-    names = [tool.name for tool in tools]
-    if len(set(names)) < len(names):
+    if len({tool["name"] for tool in tools}) < len(tools):
         raise FieldError("'tools': two functions have the same name", "tools")
     if value in (None, "auto", "none"):
         return value or "auto"
     if value == "required" and tools:
         return [*tools]
     function = value.get("function", value) if isinstance(value, Mapping) else {}
-    found = [tool for tool in tools if isinstance(function, Mapping) and tool.name == function.get("name")]
+    found = [tool for tool in tools if isinstance(function, Mapping) and tool["name"] == function.get("name")]
     if not found:
         told = "'tool_choice' must be none, auto, required, or one of the tools; required needs a tool"
         raise FieldError(told, "tool_choice")

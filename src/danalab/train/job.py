@@ -201,7 +201,7 @@ def _announce(spec: TrainConfig, dataset: Dataset, trainer: Trainer) -> None:
         shape = " x ".join(f"{name} {size}" for name, size in world.layout.shape(world.size).items())
         log.info("%s on %d ranks: %s", world.layout.backend, world.size, shape)
     log.info(
-        "%s, peak lr %.4g (%s), %s over %d steps, warm-up %d",
+        "%s, peak lr %.4g (%s), %s over %d steps, warmup %d",
         spec.opt,
         spec.lr,
         spec.lr_source,

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from danalab.chat.rewards import Scorer
-from danalab.chat.tasks import TASKS, Arithmetic, Counting, Spelling, make_task
+from danalab.chat.tasks import Arithmetic, Counting, Spelling, make_task
 from danalab.errors import UserError
 
 GENERATED = ("arithmetic", "spelling", "counting")
@@ -75,7 +75,3 @@ def test_a_bad_specification_is_one_line_that_names_it(text, said):
 def test_settings_without_a_problem_for_a_split_are_named():
     with pytest.raises(UserError, match="no problem for the split test"):
         [make_task("arithmetic:max=1,operations=*", split="test")[0][i] for i in range(3)]
-
-
-def test_every_task_has_a_summary():
-    assert all(task.summary for task in TASKS.values())

@@ -67,7 +67,7 @@ def test_rows_hold_whole_turns_once_and_count_what_was_cut(tmp_path_factory, sha
         if fitting:
             truncated += fitting[-1] < len(shape)
             expected.append(CHAT.render(conversation(shape[: fitting[-1]])))
-    assert (rows.counts.truncated, rows.counts.dropped) == (truncated, dropped)
+    assert (rows.truncated, rows.dropped) == (truncated, dropped)
     inputs, targets = rows.read(np.arange(rows.n))
     found = []
     for row_inputs, row_targets in zip(inputs.tolist(), targets.tolist(), strict=True):
@@ -87,7 +87,7 @@ def test_rows_hold_whole_turns_once_and_count_what_was_cut(tmp_path_factory, sha
 def test_what_does_not_fit_is_reported(tmp_path):
     given_tokens = tokenized([conversation([3, 3]), conversation([3, 90]), conversation([90])], tmp_path)
     rows = ConversationRows(given_tokens, CHAT, 32, masked=True)
-    assert str(rows.counts) == (
+    assert rows.packing == (
         "2 conversations in 1 rows, 75.0% full; 1 truncated at a turn, 1 without an answer that fits left out"
     )
 
@@ -176,18 +176,9 @@ SUMS = [
 ]
 
 
-def test_bad_lines_are_left_out_and_counted_where_that_is_asked_for(tmp_path, caplog):
-    lines = [b"{", json.dumps(SUMS).encode(), b"\xff", b'{"messages": [7]}']
-    (tmp_path / "chats.jsonl").write_bytes(b"\n".join(lines))
-    with pytest.raises(UserError, match="line 1: not valid JSON"):
-        tokenize([str(tmp_path / "chats.jsonl")], CHAT)
-    assert len(tokenize([str(tmp_path / "chats.jsonl")], CHAT, skips=True)) == 1
-    assert "3 bad lines are left out; the first: " in caplog.text
-
-
 def test_rows_have_only_conversations_with_something_to_learn(tmp_path):
     told = [SUMS[0], {"role": "assistant", "content": "19", "weight": 0}]
     rows = ConversationRows(
         tokenized([conversation_of(told), conversation_of(SUMS)], tmp_path), CHAT, 200, masked=True
     )
-    assert (rows.counts.conversations, rows.counts.dropped) == (2, 1)
+    assert (rows.n, rows.dropped) == (1, 1)

@@ -14,9 +14,10 @@ from danalab.cli.app import main
 from danalab.data import prepare
 from danalab.data.tokenizers import BpeTokenizer, ByteTokenizer, train_bpe
 from danalab.errors import UserError
+from danalab.files import read_json
 from danalab.post.dataset import tokenize
 from danalab.post.settings import SftConfig, SftFlags
-from danalab.post.sft import configure, prepare_start, recorded_start
+from danalab.post.sft import configure, prepare_start
 from danalab.scaling.learning_rate import law_rate
 from danalab.serve.chat_model import open_chat_model
 from danalab.train import train
@@ -197,11 +198,11 @@ def test_a_stage_starts_from_the_newest_weights_until_it_has_its_own(bare_base, 
     config = configure(flags, SftConfig)
     with stage.locked():
         prepare_start(config)
-        first = recorded_start(stage)
+        first = read_json(stage.path / "start.json")
         train(replace(bare_base, extend_to=4))
         prepare_start(config)
-        second = recorded_start(stage)
-        assert (first.checkpoint, second.checkpoint) == ("step-00000002", "step-00000004")
+        second = read_json(stage.path / "start.json")
+        assert (first["checkpoint"], second["checkpoint"]) == ("step-00000002", "step-00000004")
     base, copy = (
         open_run(bare_base.run_dir).load_model(4).model,
         read_meta(stage.path / "base/checkpoints/step-00000000"),
@@ -213,7 +214,7 @@ def test_a_stage_starts_from_the_newest_weights_until_it_has_its_own(bare_base, 
     train(replace(config, iterations_to_run=2))
     train(replace(bare_base, extend_to=6))
     train(config)
-    assert recorded_start(stage) == second  # it goes on from its own checkpoint
+    assert read_json(stage.path / "start.json") == second  # it goes on from its own checkpoint
 
 
 TASK_WORDS = {

@@ -168,12 +168,32 @@ def test_a_run_has_a_number_format_a_compiler_and_a_backend():
     assert resolve(TrainConfig(heads=4), Words(), 2).distributed_backend == "ddp"
 
 
-def test_small_batches_and_long_runs_get_advice_and_keep_the_law():
-    small = resolve(
-        TrainConfig(d_model=64, n_layers=2, n_heads=1, iterations=90, seq_len=64, batch_size=4), Words()
-    )
-    assert small.lr_source.startswith("fitted for adana")
-    assert "try --lr-multiplier" in small.notes[0]
+@pytest.mark.parametrize(
+    ("opt", "arch", "factor"),
+    [
+        ("adana", "enoki", 0.25),
+        ("adamw", "enoki", 0.25),
+        ("dana-star-mk4", "enoki", 1.0),
+        ("adana", "qwen3", 1.0),
+    ],
+)
+def test_the_default_rate_falls_with_the_batch_where_the_law_is_too_high(opt: str, arch: str, factor: float):
+    size = {
+        "arch": arch,
+        "opt": opt,
+        "d_model": 64,
+        "n_layers": 2,
+        "n_heads": 1,
+        "iterations": 90,
+        "seq_len": 128,
+    }
+    small = resolve(TrainConfig(**size, batch_size=8), Words())  # 1,024 tokens a step
+    law = resolve(TrainConfig(**size, batch_size=8, lr_multiplier=1.0), Words())
+    assert small.lr == pytest.approx(factor * law.lr)
+    assert ("for 1,024 tokens a step, times 0.25" in small.lr_source) == (factor < 1)
+
+
+def test_long_runs_get_advice_and_keep_the_law():
     longer = resolve(TrainConfig(heads=3, tokens_per_param=80), Words())
     assert "exponent -0.18" in longer.notes[0]
     assert longer.lr == resolve(TrainConfig(heads=3), Words()).lr

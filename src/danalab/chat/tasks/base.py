@@ -10,13 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from danalab.chat.messages import CALCULATION, Conversation, Message
+from danalab.chat.messages import Conversation, Message
 from danalab.data.mixture import BLOCK, block_counts
-from danalab.data.order.permutation import Permutation
+from danalab.data.order.permutation import EndlessOrder, Permutation
 from danalab.errors import UserError
 
 TRAIN, TEST = "train", "test"
@@ -64,11 +64,6 @@ class Problem:
         """What the assistant says in the solution."""
         return self.solution or self.answer
 
-    @property
-    def needs_tool(self) -> bool:
-        """Whether the solution calculates."""
-        return CALCULATION.search(self.solution) is not None
-
     def next_turn(self, said: Message | None) -> "Problem":
         """The next turn, after this message of the assistant; None: it said nothing, and the turn is forgotten."""
         turn = () if said is None else (Message.of("user", self.question), said)
@@ -81,12 +76,8 @@ class Task(ABC, Sequence[Problem]):
     """Problems by position."""
 
     name: str
-    summary: ClassVar[str]
     baseline: float = 0.0
     """Expected score of random answers, for centred scores."""
-
-    def __init__(self) -> None:
-        """The parameters of a subclass are its settings."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -102,16 +93,6 @@ class Task(ABC, Sequence[Problem]):
         return self.problem(range(len(self))[position])
 
 
-class MixedProblem(NamedTuple):
-    """A problem of a mixture."""
-
-    problem: Problem
-    task: int
-    """Index of its task in the mixture."""
-    position: int
-    """Its position in the task."""
-
-
 class TaskMixture:
     """An endless list of problems; `weights`: share of each task, default equal. UserError: no or an empty task."""
 
@@ -124,17 +105,16 @@ class TaskMixture:
         self.tasks, self._seed = list(tasks), seed
         self._counts = np.array(block_counts(weights or [1.0] * len(tasks)))
         self._block = lru_cache(maxsize=4)(self._compute_block)
-        self._order = lru_cache(maxsize=4 * len(tasks))(self._compute_order)
+        keys = [f"{number}|{task.name}|{seed}|".encode() for number, task in enumerate(tasks)]
+        self._orders = [EndlessOrder(len(task), key) for task, key in zip(tasks, keys, strict=True)]
 
-    def __getitem__(self, position: int) -> MixedProblem:
+    def __getitem__(self, position: int) -> Problem:
         """The problem at a position >= 0."""
         number, offset = divmod(position, BLOCK)
         owners, ranks = self._block(number)
         task = int(owners[offset])
         ordinal = int(ranks[offset]) + number * int(self._counts[task])
-        epoch, within = divmod(ordinal, len(self.tasks[task]))
-        index = int(self._order(task, epoch)(np.array([within]))[0])
-        return MixedProblem(self.tasks[task].problem(index), task, index)
+        return self.tasks[task].problem(int(self._orders[task](ordinal, ordinal + 1)[0]))
 
     def _compute_block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """(task, rank among its problems of the block) of each position of a block."""
@@ -142,7 +122,3 @@ class TaskMixture:
         rank = np.concatenate([np.arange(count) for count in self._counts])
         shuffled = Permutation(BLOCK, f"tasks|{self._seed}|{number}".encode())(np.arange(BLOCK))
         return owner[shuffled], rank[shuffled]
-
-    def _compute_order(self, task: int, epoch: int) -> Permutation:
-        key = f"{task}|{self.tasks[task].name}|{self._seed}|{epoch}"
-        return Permutation(len(self.tasks[task]), key.encode())

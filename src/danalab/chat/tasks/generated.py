@@ -67,7 +67,6 @@ class Arithmetic(GeneratedTask):
     """Sums, differences and products of two numbers."""
 
     name = "arithmetic"
-    summary = "sums, differences and products of two numbers"
 
     max: int = 99
     """Largest operand."""
@@ -178,7 +177,6 @@ class Spelling(GeneratedTask):
     """ "Spell the word 'banana'." -> "b a n a n a"."""
 
     name = "spelling"
-    summary = "the letters of a word, one by one"
 
     syllables: int = 3
     """Largest number of syllables of a word."""
@@ -196,7 +194,6 @@ class Counting(Spelling):
     """ "How many times does the letter a appear in 'banana'?" -> spelled out, then the number."""
 
     name = "counting"
-    summary = "the number of times that a letter appears in a word"
 
     def draw(self, generator: random.Random) -> Problem:
         word = make_word(generator, self.syllables)

@@ -7,8 +7,9 @@ arc         science questions of schools         Clark et al. 2018, arXiv 1803.0
 smoltalk    general conversations, to learn from Ben Allal et al. 2025, arXiv 2502.02737, HuggingFaceTB/smoltalk
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +22,60 @@ MAX_CHOICES = 5
 """Largest number of options of a question of MMLU or ARC."""
 
 
-class HubTask(LoadedTask):
+def hub_task(
+    name: str,
+    problem_of: Callable[[str, Row], Problem],
+    repository: str,
+    config: str | None,
+    split: str,
+    path: Path | None,
+) -> LoadedTask:
     """A task whose rows are on the hub, or in a local file or folder, `path`."""
+    if path is not None:
+        return LoadedTask(name, [problem_of(where, row) for where, row in read_rows(path, split)])
+    datasets = import_extra("datasets", f"the data set {repository}")
+    try:
+        found: Any = datasets.load_dataset(repository, config, split=split)
+    except Exception as error:  # the library raises errors of a dozen packages
+        advice = "for a local copy give the task path=FILE or path=FOLDER"
+        raise UserError(f"{repository} ({split}): the hub says: {first_line(error)}; {advice}") from error
+    places = (f"{repository} {split} row {number}" for number in count(1))
+    return LoadedTask(name, list(map(problem_of, places, found)))
 
-    def __init__(
-        self,
-        problem_of: Callable[[str, Row], Problem],
-        repo: str,
-        config: str | None,
-        split: str,
-        path: Path | None,
-    ):
-        rows = load_hub_rows(repo, config, split) if path is None else read_rows(path, split)
-        super().__init__([problem_of(where, row) for where, row in rows])
 
-
-class Gsm8k(HubTask):
+def gsm8k(*, split: str = TRAIN, path: Path | None = None) -> LoadedTask:
     """Word problems of primary-school arithmetic, solved in steps with a calculator."""
+    return hub_task("gsm8k", _of_gsm8k, "openai/gsm8k", "main", split, path)
 
-    name = "gsm8k"
-    summary = "word problems of primary-school arithmetic (Cobbe et al. 2021)"
 
-    def __init__(self, *, split: str = TRAIN, path: Path | None = None):
-        super().__init__(_of_gsm8k, "openai/gsm8k", "main", split, path)
+def humaneval(*, path: Path | None = None) -> LoadedTask:
+    """Functions from their docstrings, checked by tests that run in a sandbox; `path`: HumanEval.jsonl.gz."""
+    split = TEST if path is None else ""
+    return hub_task("humaneval", _of_humaneval, "openai/openai_humaneval", None, split, path)
+
+
+def mmlu(*, split: str = TEST, subject: str = "all", path: Path | None = None) -> LoadedTask:
+    """Questions of 57 subjects; `split` is test, validation, dev or train."""
+    part = "auxiliary_train" if split == TRAIN else split
+    return hub_task("mmlu", _of_mmlu, "cais/mmlu", subject, part, path)
+
+
+def arc(*, split: str = TEST, level: str = "easy", path: Path | None = None) -> LoadedTask:
+    """Science questions, easy or challenge."""
+    if level not in ("easy", "challenge"):
+        raise UserError(f"task arc: level is {level}; it must be easy or challenge")
+    return hub_task("arc", _of_arc, "allenai/ai2_arc", f"ARC-{level.capitalize()}", split, path)
+
+
+def smoltalk(
+    *, split: str = TRAIN, size: int = 100_000, subset: str = "all", path: Path | None = None
+) -> LoadedTask:
+    """General conversations (the first `size`) for training only: no reward knows whether another answer is right."""
+    if size < 1:
+        raise UserError(f"task smoltalk: size is {size}; it must be at least 1")
+    part = split if path is not None else f"{split}[:{size}]"
+    task = hub_task("smoltalk", _of_messages, "HuggingFaceTB/smoltalk", subset, part, path)
+    return LoadedTask("smoltalk", task[:size])
 
 
 def _of_gsm8k(where: str, row: Row) -> Problem:
@@ -52,16 +84,6 @@ def _of_gsm8k(where: str, row: Row) -> Problem:
     if not mark or not answer.strip():
         raise UserError(f'{where}: no answer: a solution ends with "#### NUMBER"')
     return Problem(question, answer.strip().replace(",", ""), "number", f"{steps}#### {answer.strip()}")
-
-
-class HumanEval(HubTask):
-    """Functions from their docstrings, checked by tests that run in a sandbox; `path`: HumanEval.jsonl.gz."""
-
-    name = "humaneval"
-    summary = "Python functions from docstrings, checked by tests (Chen et al. 2021)"
-
-    def __init__(self, *, split: str = TEST, path: Path | None = None):
-        super().__init__(_of_humaneval, "openai/openai_humaneval", None, split if path is None else "", path)
 
 
 def _of_humaneval(where: str, row: Row) -> Problem:
@@ -79,44 +101,6 @@ def _of_humaneval(where: str, row: Row) -> Problem:
     )
 
 
-class Mmlu(HubTask):
-    """Questions of 57 subjects; `split` is test, validation, dev or train, `path` a table or the original CSV files."""
-
-    name = "mmlu"
-    summary = "multiple choice of 57 subjects (Hendrycks et al. 2021)"
-
-    def __init__(self, *, split: str = TEST, subject: str = "all", path: Path | None = None):
-        super().__init__(_of_mmlu, "cais/mmlu", subject, "auxiliary_train" if split == TRAIN else split, path)
-
-
-class Arc(HubTask):
-    """Science questions, easy or challenge."""
-
-    name = "arc"
-    summary = "science questions of schools, easy or challenge (Clark et al. 2018)"
-
-    def __init__(self, *, split: str = TEST, level: str = "easy", path: Path | None = None):
-        if level not in ("easy", "challenge"):
-            raise UserError(f"task arc: level is {level}; it must be easy or challenge")
-        super().__init__(_of_arc, "allenai/ai2_arc", f"ARC-{level.capitalize()}", split, path)
-
-
-class SmolTalk(HubTask):
-    """General conversations (the first `size`) for training only: no reward knows whether another answer is right."""
-
-    name = "smoltalk"
-    summary = "general conversations, to learn from (Ben Allal et al. 2025)"
-
-    def __init__(
-        self, *, split: str = TRAIN, size: int = 100_000, subset: str = "all", path: Path | None = None
-    ):
-        if size < 1:
-            raise UserError(f"task smoltalk: size is {size}; it must be at least 1")
-        part = split if path is not None else f"{split}[:{size}]"
-        super().__init__(_of_messages, "HuggingFaceTB/smoltalk", subset, part, path)
-        self._problems = self._problems[:size]
-
-
 def _of_messages(where: str, row: Row) -> Problem:
     conversation = conversation_of({"messages": row.get("messages")}, where)
     turns = [
@@ -130,11 +114,6 @@ def _of_messages(where: str, row: Row) -> Problem:
 
 
 def _of_mmlu(where: str, row: Row) -> Problem:
-    if "0" in row:  # a CSV file without a head: question, four options, letter
-        options = [text_field(row, str(column), where) for column in range(1, 5)]
-        return choice_problem(
-            text_field(row, "0", where), options, _index(text_field(row, "5", where), "ABCD", where)
-        )
     row = (
         row["train"] if isinstance(row.get("train"), Mapping) else row
     )  # so the auxiliary training set has them
@@ -157,27 +136,13 @@ def _of_arc(where: str, row: Row) -> Problem:
         texts, labels = [each.get("text") for each in listed], [each.get("label") for each in listed]
     texts, labels = _texts(texts, where, "choices"), _texts(labels, where, "choices")
     asked = text_field({"question": question}, "question", where)
-    return choice_problem(asked, texts, _index(text_field(row, "answerKey", where), labels, where))
+    answer = text_field(row, "answerKey", where)
+    if answer not in labels:
+        raise UserError(f'{where}: the answer "{answer}" is not one of {", ".join(map(str, labels))}')
+    return choice_problem(asked, texts, labels.index(answer))
 
 
 def _texts(value: object, where: str, name: str) -> list:
     if not isinstance(value, list) or not 2 <= len(value) <= MAX_CHOICES:
         raise UserError(f'{where}: the field "{name}" must be a list of 2 to {MAX_CHOICES}')
     return value
-
-
-def _index(answer: str, labels: Sequence[str], where: str) -> int:
-    if answer not in labels:
-        raise UserError(f'{where}: the answer "{answer}" is not one of {", ".join(map(str, labels))}')
-    return list(labels).index(answer)
-
-
-def load_hub_rows(repository: str, config: str | None, split: str) -> list[tuple[str, Row]]:
-    """(origin, row) of each row of a data set of the hub; a UserError says how to use local files instead."""
-    datasets = import_extra("datasets", f"the data set {repository}")
-    try:
-        found: Any = datasets.load_dataset(repository, config, split=split)
-    except Exception as error:  # the library raises errors of a dozen packages
-        advice = "for a local copy give the task path=FILE or path=FOLDER"
-        raise UserError(f"{repository} ({split}): the hub says: {first_line(error)}; {advice}") from error
-    return [(f"{repository} {split} row {number}", row) for number, row in enumerate(found, 1)]

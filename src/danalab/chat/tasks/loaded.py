@@ -4,7 +4,6 @@ FILE.jsonl  {"question": "6 * 7?", "answer": "42", "reward": "number", "solution
             {"question": "2 + 2?", "choices": ["3", "4"], "answer": "B"}                reward to system may be left out
 """
 
-import csv
 import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from danalab.errors import UserError, first_line, import_extra
 from danalab.files import parse_json
 
 Row = Mapping[str, Any]
-SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".parquet")
+SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 FIELDS = ("question", "answer", "reward", "solution", "system", "choices")
 
@@ -23,11 +22,11 @@ FIELDS = ("question", "answer", "reward", "solution", "system", "choices")
 class LoadedTask(Task):
     """A task whose problems are in memory; the baseline of multiple choice is the share of lucky guesses."""
 
-    def __init__(self, problems: Sequence[Problem], name: str = ""):
+    def __init__(self, name: str, problems: Sequence[Problem]):
         """Raises UserError if there are no problems."""
         if not problems:
-            raise UserError(f"task {name or self.name}: no problems")
-        self._problems = problems
+            raise UserError(f"task {name}: no problems")
+        self.name, self._problems = name, problems
         if problems[0].choices:
             self.baseline = sum(1 / max(1, len(each.choices)) for each in problems) / len(problems)
 
@@ -38,15 +37,9 @@ class LoadedTask(Task):
         return self._problems[position]
 
 
-class JsonlTask(LoadedTask):
-    """Problems of a file; `reward`: of those without their own. A UserError names the malformed line."""
-
-    name = "jsonl"
-    summary = "problems of your own: FILE.jsonl, or jsonl:path=FOLDER"
-
-    def __init__(self, *, path: Path, reward: str = "exact"):
-        self.name = path.name
-        super().__init__([_of_line(where, row, reward) for where, row in read_rows(path)], str(path))
+def jsonl(*, path: Path, reward: str = "exact") -> LoadedTask:
+    """Problems of a file or folder; `reward`: of those without their own. A UserError names the malformed line."""
+    return LoadedTask(path.name, [_of_line(where, row, reward) for where, row in read_rows(path)])
 
 
 def _of_line(where: str, row: Row, reward: str) -> Problem:
@@ -118,26 +111,18 @@ def _read_file(path: Path) -> Iterator[tuple[str, Row]]:
             if path.suffix == ".gz"
             else path.open(encoding="utf-8") as file
         ):
-            if path.suffix == ".csv":
-                for number, row in enumerate(csv.reader(file), 1):
-                    yield f"{path}, row {number}", {str(column): value for column, value in enumerate(row)}
-            else:
-                yield from _lines(file, path)
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                where = f"{path}, line {number}"
+                row = parse_json(line, where)
+                if not isinstance(row, dict):
+                    raise UserError(f"{where}: an object is expected")
+                yield where, row
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
     except (EOFError, OSError) as error:  # of an archive, too
         raise UserError(f"{path}: {getattr(error, 'strerror', None) or first_line(error)}") from error
-
-
-def _lines(file: Any, path: Path) -> Iterator[tuple[str, Row]]:
-    for number, line in enumerate(file, 1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        row = parse_json(line, where)
-        if not isinstance(row, dict):
-            raise UserError(f"{where}: an object is expected")
-        yield where, row
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Row]]:

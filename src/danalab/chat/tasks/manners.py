@@ -44,7 +44,6 @@ class Identity(GeneratedTask):
     """The model's name, kind and origin."""
 
     name = "identity"
-    summary = "questions about the model itself: its name, what it is, who made it"
 
     called: str = "danalab"
     """The name that the model has."""
@@ -160,7 +159,6 @@ class Dialogue(GeneratedTask):
     """Conversations of several turns: sums and what follows from them, names, corrections, chit-chat."""
 
     name = "dialogue"
-    summary = "conversations of several turns: sums, names, corrections, chit-chat"
 
     max: int = 99
     """Largest operand."""

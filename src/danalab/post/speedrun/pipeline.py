@@ -9,7 +9,8 @@ out/scores/            answers to the test problems after each stage
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,6 @@ from danalab.train.system.signals import NONFINITE, StopRequest
 
 log = logging.getLogger(__name__)
 
-CALLS = "tool called where needed"
-"""Row of the scores beside those of the tasks."""
-
 
 class InterruptedRunError(Exception):
     """A stop signal, or a loss that is not finite; `code` is the exit code. The same command continues."""
@@ -41,16 +39,8 @@ class InterruptedRunError(Exception):
         self.code = code
 
 
-@dataclass(frozen=True)
-class Step:
-    """One step of the pipeline."""
-
-    name: str
-    minutes: float
-    """Expected, to share the time among the steps."""
-    run: Callable[[], None]
-    stops: bool = False
-    """Whether it reads the stop request itself."""
+Step = tuple[str, float, Callable[[], None]]
+"""(name, expected minutes, to share the time among the steps, what it does)."""
 
 
 class Speedrun:
@@ -69,29 +59,16 @@ class Speedrun:
         self.open()
         steps, spent, expected = self.steps(stop), 0.0, 0.0
         with stop:
-            for number, step in enumerate(steps, 1):
+            for number, (name, planned, make) in enumerate(steps):
                 if stop:
                     raise InterruptedRunError(stop.exit_code)
-                left = sum(each.minutes for each in steps[number - 1 :]) * (
-                    spent / expected if expected else 1.0
-                )
-                log.info("[%d/%d] %s; about %.1f min left", number, len(steps), step.name, left)
+                left = sum(each[1] for each in steps[number:]) * (spent / expected if expected else 1.0)
+                log.info("[%d/%d] %s; about %.1f min left", number + 1, len(steps), name, left)
                 start = time.perf_counter()
-                self._make(step, stop)
+                make()
                 minutes = (time.perf_counter() - start) / 60
-                if minutes > 0.1 * step.minutes:  # otherwise it was done before
-                    spent, expected = spent + minutes, expected + step.minutes
-
-    def _make(self, step: Step, stop: StopRequest) -> None:
-        """Make a step; training stops at a checkpoint, anything else at once: it is repeated or continues."""
-        if step.stops:
-            step.run()
-            return
-        try:
-            with stop.interrupting():
-                step.run()
-        except KeyboardInterrupt:
-            raise InterruptedRunError(stop.exit_code) from None
+                if minutes > 0.1 * planned:  # otherwise it was done before
+                    spent, expected = spent + minutes, expected + planned
 
     def open(self) -> None:
         """Make the folder; UserError: it has other files, is another speedrun's, or the text is missing."""
@@ -115,16 +92,20 @@ class Speedrun:
                 )
 
     def steps(self, stop: StopRequest) -> list[Step]:
-        """All steps in order."""
-        made, minutes = (
-            [Step("data and tokenizer", self.preset.minutes["data"], self._prepare)],
-            self.preset.minutes,
-        )
+        """All steps in order; training stops at a checkpoint, anything else at once: it is repeated or continues."""
+
+        def at_once(step: Callable[..., None], *arguments: str) -> None:
+            try:
+                with stop.interrupting():
+                    step(*arguments)
+            except KeyboardInterrupt:
+                raise InterruptedRunError(stop.exit_code) from None
+
+        minutes = self.preset.minutes
+        made = [("data and tokenizer", minutes["data"], partial(at_once, self._prepare))]
         for stage in STAGES:
-            made.append(
-                Step(f"{stage}: training", minutes[stage], lambda stage=stage: self._train(stage, stop), True)
-            )
-            made.append(Step(f"{stage}: scores", minutes["scores"], lambda stage=stage: self._score(stage)))
+            made.append((f"{stage}: training", minutes[stage], partial(self._train, stage, stop)))
+            made.append((f"{stage}: scores", minutes["scores"], partial(at_once, self._score, stage)))
         return made
 
     # ---- folders and results ----
@@ -156,10 +137,8 @@ class Speedrun:
 
     def _train(self, stage: str, stop: StopRequest) -> None:
         outcome = run_training(self.configuration(stage), stop)
-        if outcome.status == "nonfinite":
-            raise InterruptedRunError(NONFINITE)
         if outcome.status != "finished":
-            raise InterruptedRunError(outcome.exit_code)
+            raise InterruptedRunError(NONFINITE if outcome.status == "nonfinite" else outcome.exit_code)
 
     def configuration(self, stage: str) -> TrainConfig:
         """The configuration of a stage; those before it are finished."""
@@ -215,8 +194,6 @@ class Speedrun:
         )
         file.parent.mkdir(exist_ok=True)
         rows = [asdict(task) for task in evaluation.tasks]
-        if evaluation.calls is not None:
-            rows.append({"task": CALLS, "score": asdict(evaluation.calls), "examples": []})
         write_json(file, {"step": evaluation.step, "tasks": rows})
 
 
@@ -229,6 +206,4 @@ def stage_facts(folder: Path) -> dict[str, Any]:
         "lr": config["lr"],
         "steps": summary.get("step"),
         **{name: summary.get(name) for name in ("tokens", "flops", "time", "params", "val/loss", "val/bpb")},
-        "world_size": run.config.get("world_size", 1),
-        "device": run.config.get("device"),
     }

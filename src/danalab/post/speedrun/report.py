@@ -1,4 +1,4 @@
-"""The report card of a speedrun: report.md with scores, stages, samples and settings, and the curves as curves.png."""
+"""The report card of a speedrun: report.md with scores, stages and samples, and the curves as curves.png."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 from danalab.files import write_atomically
 from danalab.post.settings import STAGES
 from danalab.post.speedrun.pipeline import Speedrun, stage_facts
-from danalab.train.config.fields import flag
 from danalab.train.run.open import open_run
 
 SAMPLES = 2  # questions of each task whose answers are shown
@@ -26,9 +25,8 @@ def write_report(speedrun: Speedrun) -> Path:
     _draw_curves(speedrun, speedrun.out / "curves.png")
     tables = {
         "Scores": scores_table(speedrun),
-        "Stages": _stage_table(speedrun, facts),
+        "Stages": _stage_table(facts),
         "Samples": _sample_table(speedrun),
-        "Settings": _setting_table(speedrun),
     }
     parts = [f"# Speedrun {speedrun.out.name}", lead, "![curves](curves.png)"]
     parts += [f"## {name}\n\n{_markdown(table)}" for name, table in tables.items()]
@@ -65,18 +63,13 @@ def _percent(score: dict[str, Any]) -> str:
     return f"{100 * score['mean']:.1f}{error}"
 
 
-def _stage_table(speedrun: Speedrun, facts: dict[str, dict[str, Any]]) -> Table:
-    price = speedrun.config.dollars_per_hour
-    headings = ["stage", "optimizer", "peak lr", "steps", "tokens", "FLOPs", "minutes", "val loss"]
+def _stage_table(facts: dict[str, dict[str, Any]]) -> Table:
     rows = []
     for stage, each in facts.items():
-        minutes, loss = (each["time"] or 0) / 60, each["val/loss"]
+        loss = "-" if each["val/loss"] is None else f"{each['val/loss']:.4f}"
         row = [stage, each["opt"], f"{each['lr']:.3g}", f"{each['steps']:,}", f"{each['tokens']:,}"]
-        row += [f"{each['flops']:.3g}", f"{minutes:.1f}", "-" if loss is None else f"{loss:.4f}"]
-        if price is not None:
-            row.append(f"{price * each['world_size'] * minutes / 60:.2f}")
-        rows.append(row)
-    return (headings if price is None else [*headings, "cost [$]"]), rows
+        rows.append([*row, f"{each['flops']:.3g}", f"{(each['time'] or 0) / 60:.1f}", loss])
+    return ["stage", "optimizer", "peak lr", "steps", "tokens", "FLOPs", "minutes", "val loss"], rows
 
 
 def _sample_table(speedrun: Speedrun) -> Table:
@@ -93,16 +86,6 @@ def _sample_table(speedrun: Speedrun) -> Table:
 def _shown(example: Any) -> str:
     words = " ".join(example["answer"].split())[:LONGEST] or "(nothing)"
     return f"**{words}**" if max(example.get("rewards", [0])) >= 1 else words
-
-
-def _setting_table(speedrun: Speedrun) -> Table:
-    rows = [["all", flag(name), str(value)] for name, value in speedrun.config.as_dict().items()]
-    for stage in STAGES:
-        for name, value in getattr(speedrun.preset, stage).items():
-            rows.append(
-                [stage, flag(name), " ".join(map(str, value)) if isinstance(value, tuple) else str(value)]
-            )
-    return ["stage", "setting", "value"], rows
 
 
 def _markdown(table: Table) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from danalab.train.config.fields import Count, NonNegative, PathText, Section, setting
+from danalab.train.config.fields import Count, PathText, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,6 @@ class SpeedrunConfig(Section):
     """Run the programs of the reward code where this system cannot isolate them, with the rights of your account."""
     device: str | None = setting(None, kind="job")
     """cpu, cuda or cuda:N; default cuda where there is one."""
-    dollars_per_hour: NonNegative | None = setting(None, kind="job")
-    """Price of one device, for the cost in the report."""
 
 
 @dataclass(frozen=True)

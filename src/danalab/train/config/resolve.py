@@ -8,7 +8,7 @@ from danalab.errors import UserError
 from danalab.files import environment_path
 from danalab.models.architectures import architecture
 from danalab.optimizer_facts import canonical_name, facts_of
-from danalab.scaling.learning_rate import CHINCHILLA, advice, law_rate
+from danalab.scaling.learning_rate import CHINCHILLA, advice, batch_factor, law_rate
 from danalab.scaling.plan import plan
 from danalab.train.config.fields import flag
 from danalab.train.config.rules import Rules, read_rules
@@ -52,13 +52,17 @@ def resolve(
 
     # Steps from tokens per parameter, the rate from the law, weight decay from omega.
     tokens = getattr(data, "tokens_per_epoch", None)
-    lr, source = given.lr, "given"
+    lr, source, multiplier = given.lr, "given", given.lr_multiplier
     if lr is None:
-        lr, source = rules.rate(config) or law_rate(
+        own = rules.rate(config)
+        lr, source = own or law_rate(
             model.arch, opt, model.non_emb_params, given.kappa, config.tokens_per_step
         )
-        lr *= given.lr_multiplier
-        source += "" if given.lr_multiplier == 1 else f", times {given.lr_multiplier:g}"
+        if multiplier is None:
+            multiplier = 1.0 if own else batch_factor(model.arch, opt, config.tokens_per_step)
+            source += "" if multiplier == 1 else f", for {config.tokens_per_step:,} tokens a step"
+        lr *= multiplier
+        source += "" if multiplier == 1 else f", times {multiplier:.3g}"
     planned = plan(
         model.arch,
         opt,
@@ -83,6 +87,7 @@ def resolve(
         iterations=planned.iterations,
         warmup_steps=planned.warmup_steps,
         lr=lr,
+        lr_multiplier=1.0 if multiplier is None else multiplier,
         lr_source=source,
         omega=planned.omega,
         weight_decay=planned.weight_decay,
@@ -192,7 +197,7 @@ def remarks(config: TrainConfig) -> list[str]:
     if given.lr is None:
         params = config.model.total_params if config.horizon_basis == "total" else config.model.non_emb_params
         horizon = config.tokens(config.iterations) / (CHINCHILLA * params)
-        notes += advice(config.arch, config.opt, config.tokens_per_step, horizon)
+        notes += advice(config.opt, horizon)
     seam = config.iterations
     if config.extend_to:
         before, after = replace(config, extend_to=None).schedule()(seam - 1), config.schedule()(seam)

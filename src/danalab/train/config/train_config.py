@@ -276,7 +276,7 @@ class ScheduleSettings(Section):
     scheduler: str = setting(
         "cos_inf", "Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw, none or FILE.py:NAME."
     )
-    div_factor: Finite | None = setting(None, "Warm-up starts at peak / div_factor; default 100.")
+    div_factor: Finite | None = setting(None, "Warmup starts at peak / div_factor; default 100.")
     final_div_factor: Finite | None = setting(
         None,
         "The end is at peak / (div_factor final_div_factor): cos, linear (default 1), cos_inf (default 0.1).",
@@ -295,7 +295,7 @@ class ScheduleSettings(Section):
     )
     power: Finite | None = setting(None, "powerlaw: exponent; default -0.5.")
     time_scale: Finite | None = setting(None, "powerlaw: time scale [steps]; default 1.")
-    init_value: Finite | None = setting(None, "powerlaw: factor at the end of the warm-up; default 1.")
+    init_value: Finite | None = setting(None, "powerlaw: factor at the end of the warmup; default 1.")
     saturation_value: Finite | None = setting(
         None, "powerlaw: bound of the factor; default 0 from below (power < 0) or 1 from above."
     )
@@ -316,8 +316,11 @@ class OptimSettings(ScheduleSettings):
     lr: Auto[Positive] = setting(
         None, "Peak learning rate; default by the fitted law, times --lr-multiplier.", main=True
     )
-    lr_multiplier: NonNegative = setting(
-        1.0, "Factor on the fitted law's learning rate; has no effect on an explicit --lr.", kind="input"
+    lr_multiplier: Auto[NonNegative] = setting(
+        None,
+        "Factor on the fitted law's learning rate; default 1, less at a batch below 65,536 tokens where the law is too "
+        "high there. Has no effect on an explicit --lr.",
+        kind="input",
     )
     rules: Path | None = setting(
         None,
@@ -403,7 +406,7 @@ class OptimSettings(ScheduleSettings):
         "total", "Parameters that --tokens-per-param counts.", kind="input"
     )
     warmup_steps: Auto[Natural] = setting(
-        None, "Warm-up [steps]; default iterations / 50; in short runs iterations / 10, up to 4."
+        None, "Warmup [steps]; default iterations / 50; in short runs iterations / 10, up to 4."
     )
     seed: Annotated[int, Ge(0), Lt(2**64)] = setting(
         0, "Seed for initialization, dropout and sampling.", main=True
