@@ -18,10 +18,10 @@ def test_hours_follow_from_flops_and_a_named_accelerator(fixed, tmp_path):
     (one,) = estimate(
         expand({}, fixed, [{"opt": "adamw"}]), tmp_path, accelerator_rate("h100", 0.5), price=2.5
     )
-    assert one.steps == 10
-    assert one.tokens == 10 * 4 * 16
-    assert one.device_hours == pytest.approx(one.flops / (0.5 * 989.4e12) / 3600)
-    assert one.cost == pytest.approx(2.5 * one.device_hours)
+    assert one["steps"] == 10
+    assert one["tokens"] == 10 * 4 * 16
+    assert one["device_hours"] == pytest.approx(one["flops"] / (0.5 * 989.4e12) / 3600)
+    assert one["cost"] == pytest.approx(2.5 * one["device_hours"])
 
 
 @pytest.mark.parametrize("opt", ["adamw", "muon", "dana-muon"])
@@ -29,10 +29,12 @@ def test_hours_count_the_optimizers_own_products_and_are_those_of_a_rate_of_toke
     cells = expand({}, fixed, [{"opt": opt}])
     planned = plan_of(cells[0].config(tmp_path))
     (one,) = estimate(cells, tmp_path, accelerator_rate("h100", 0.5))
-    assert one.device_hours == pytest.approx((one.flops + planned.optimizer_flops) / (0.5 * 989.4e12) / 3600)
+    assert one["device_hours"] == pytest.approx(
+        (one["flops"] + planned.optimizer_flops) / (0.5 * 989.4e12) / 3600
+    )
     assert (planned.optimizer_flops > 0) == (opt != "adamw")
     (one,) = estimate(cells, tmp_path, token_rate(1000))
-    assert one.device_hours == pytest.approx(one.tokens / 1000 / 3600)
+    assert one["device_hours"] == pytest.approx(one["tokens"] / 1000 / 3600)
 
 
 def test_a_measured_rate_is_that_of_the_same_optimizer_at_the_nearest_size():

@@ -1,6 +1,6 @@
 """Runs side by side: table, loss curves, tokens to equal loss."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from danalab.cli._shared.options import JsonFlags, Positional
@@ -40,8 +40,8 @@ def run(flags: Flags) -> None:
     curves = named_apart([read_curve(folder) for folder in chosen], chosen)
     rows = compare(curves, flags.baseline)
     page = None if flags.out is None else write_comparison(curves, rows, flags.out)
-    baseline = next(row.run for row in rows if row.is_baseline)
-    if flags.print_json({"baseline": baseline, "runs": [asdict(row) for row in rows], "notes": limits(rows)}):
+    baseline = next(row["run"] for row in rows if row["is_baseline"])
+    if flags.print_json({"baseline": baseline, "runs": rows, "notes": limits(rows)}):
         return
     print_table(*comparison_table(rows), left=2)
     for limit in limits(rows):

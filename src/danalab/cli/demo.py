@@ -18,9 +18,9 @@ def run(flags: Flags) -> None:
     from danalab.experiments.formats import print_table
 
     demo = run_demo(flags)
-    if flags.print_json(demo.as_dict()):
+    if flags.print_json(demo):
         return
-    print("\n".join(verdict(demo.rows)) + "\n")
-    print_table(*comparison_table(demo.rows), left=2)
-    print(f"\nreport: {demo.page}\n")
+    print("\n".join(verdict(demo["runs"])) + "\n")
+    print_table(*comparison_table(demo["runs"]), left=2)
+    print(f"\nreport: {demo['page']}\n")
     print("\n".join(next_steps(demo)))

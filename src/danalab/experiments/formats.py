@@ -70,8 +70,3 @@ def span(interval: "Interval | None", form: str, unknown: str = NOT_KNOWN) -> st
 def or_dash(value: float | None, form: str) -> str:
     """A number, or a dash."""
     return "-" if value is None else format(value, form)
-
-
-def yes_or_no(value: bool | None) -> str:
-    """An answer, or a dash."""
-    return "-" if value is None else "yes" if value else "no"

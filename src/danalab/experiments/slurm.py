@@ -75,7 +75,10 @@ class SlurmRunner(Runner):
         while left:
             with self._lock:
                 if wanted := self._to_submit(left):
-                    for answer in submit_arrays(self._write_arrays(wanted)):
+                    for script in self._write_arrays(wanted):
+                        answer, record = submit(script), script.with_suffix(".json")
+                        array = validated(_Array, read_json(record), record)
+                        write_json(record, asdict(replace(array, sbatch=answer)))
                         log.info("%s", answer)
             names = {cell.name for cell in left if cell.name not in self.failures}
             if names and not self._wait:
@@ -159,19 +162,6 @@ class SlurmRunner(Runner):
             index = int(task) if task.strip().isdigit() else 0  # a job of one run is no array and prints N/A
             queued.update(runs[index : index + 1])
         return queued
-
-
-def submit_arrays(scripts: Sequence[Path]) -> list[str]:
-    """Submit scripts; returns the answers of sbatch.
-
-    UserError: there is no sbatch here, or it refused; the rest does not count as submitted.
-    """
-    answers = []
-    for script in scripts:
-        answers.append(submit(script))
-        record = script.with_suffix(".json")
-        write_json(record, asdict(replace(validated(_Array, read_json(record), record), sbatch=answers[-1])))
-    return answers
 
 
 def _flags(folder: Path, cell: Cell, ranks: int) -> list[str]:

@@ -2,13 +2,12 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from danalab.errors import UserError
 from danalab.experiments.cells import Cell
-from danalab.experiments.estimate import Estimate, estimate, token_rate, total
+from danalab.experiments.estimate import estimate, token_rate, total
 from danalab.experiments.formats import print_table
 from danalab.experiments.plan import LadderPlan
 from danalab.experiments.runs import Runner
@@ -23,11 +22,11 @@ def show_plan(flags: Any, runner: Runner, cells: Sequence[Cell], names: Sequence
     rate, source = flags.rate(runner.folder)
     estimates = estimate(cells, runner.folder, rate, flags.price)
     scripts = list(map(str, runner.write_scripts(cells))) if isinstance(runner, SlurmRunner) else []
-    flops = sum(each.flops for each in estimates)
-    hours, cost = (total([getattr(each, name) for each in estimates]) for name in ("device_hours", "cost"))
+    flops = sum(each["flops"] for each in estimates)
+    hours, cost = (total([each[name] for each in estimates]) for name in ("device_hours", "cost"))
     if flags.print_json(
         {
-            "runs": [asdict(each) for each in estimates],
+            "runs": estimates,
             "flops": flops,
             "device_hours": hours,
             "cost": cost,
@@ -36,21 +35,21 @@ def show_plan(flags: Any, runner: Runner, cells: Sequence[Cell], names: Sequence
         }
     ):
         return 0
-    groups: dict[str, list[Estimate]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for name, each in zip(names, estimates, strict=True):
         groups.setdefault(name, []).append(each)
     columns: Columns = {
-        "parameters": lambda runs: f"{runs[0].params:,}",
-        "steps": lambda runs: f"{runs[0].steps:,}",
-        "peak lr": lambda runs: _range([run.lr for run in runs]),
-        "tokens each": lambda runs: f"{runs[0].tokens:,}",
-        "FLOPs": lambda runs: f"{sum(run.flops for run in runs):.3g}",
-        "device-hours": lambda runs: _hours(total([run.device_hours for run in runs])),
+        "parameters": lambda runs: f"{runs[0]['params']:,}",
+        "steps": lambda runs: f"{runs[0]['steps']:,}",
+        "peak lr": lambda runs: _range([run["lr"] for run in runs]),
+        "tokens each": lambda runs: f"{runs[0]['tokens']:,}",
+        "FLOPs": lambda runs: f"{sum(run['flops'] for run in runs):.3g}",
+        "device-hours": lambda runs: _hours(total([run["device_hours"] for run in runs])),
     }
     if len(groups) < len(estimates):
         columns = {"runs": lambda runs: str(len(runs)), **columns}
     if flags.price is not None:
-        columns["cost [$]"] = lambda runs: _money(total([run.cost for run in runs]))
+        columns["cost [$]"] = lambda runs: _money(total([run["cost"] for run in runs]))
     lines = [[name, *(cell(runs) for cell in columns.values())] for name, runs in groups.items()]
     print_table(["run", *columns], lines)
     totals = [f"{len(estimates)} runs", f"{flops:.3g} FLOPs"]
@@ -143,31 +142,31 @@ def show_rungs(flags: Any, plan: LadderPlan, folder: Path, *, jobs: int) -> None
     if rate is None:
         raise UserError(f"--estimate: {source}, or --tokens-per-second")
     lines: list[dict[str, Any]] = []
-    every: list[Estimate] = []
+    every: list[dict[str, Any]] = []
     for rung, each in zip(rungs, cells, strict=True):
         runs = estimate(each, folder, rate, price)
         every += runs
-        hours = sum(run.device_hours or 0.0 for run in runs)
+        hours = sum(run["device_hours"] or 0.0 for run in runs)
         lines.append(
             {
                 "rung": str(rung),
                 "runs": len(runs),
-                "params": runs[0].params,
-                "tokens": runs[0].tokens,
-                "epochs": runs[0].epochs,
-                "tokens_per_second": sum(run.tokens for run in runs) / (3600 * hours),
+                "params": runs[0]["params"],
+                "tokens": runs[0]["tokens"],
+                "epochs": runs[0]["epochs"],
+                "tokens_per_second": sum(run["tokens"] for run in runs) / (3600 * hours),
                 "device_hours": hours,
                 "wall_hours": hours / min(jobs, len(runs)),
-                "cost": total([run.cost for run in runs]),
+                "cost": total([run["cost"] for run in runs]),
             }
         )
     hours, wall = (sum(line[name] for line in lines) for name in ("device_hours", "wall_hours"))
-    cost = total([run.cost for run in every])
+    cost = total([run["cost"] for run in every])
     if flags.print_json(
         {
             "rungs": lines,
             "runs": len(every),
-            "device_hours": total([run.device_hours for run in every]),
+            "device_hours": total([run["device_hours"] for run in every]),
             "wall_hours": wall,
             "cost": cost,
             "rate": source,
@@ -188,7 +187,7 @@ def show_rungs(flags: Any, plan: LadderPlan, folder: Path, *, jobs: int) -> None
         "total",
         str(len(every)),
         "",
-        f"{sum(run.tokens for run in every):,}",
+        f"{sum(run['tokens'] for run in every):,}",
         "",
         "",
         _hours(hours),
