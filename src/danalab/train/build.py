@@ -57,7 +57,6 @@ def build_trainer(
     model = strategy.build_model(spec.model, init=config.init, seed=config.seed, device=device)
     model.set_activation_checkpointing(config.activation_checkpointing)
     model.document_token = dataset.eos_id if config.document_mask else None
-    model.phase_lr_factor = config.phase_lr_factor
     if spec.compile:
         require_compiler(device)
         for block in model.blocks:
