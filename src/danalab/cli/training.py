@@ -84,9 +84,12 @@ def _run(flags: TrainConfig | StageFlags) -> int:
     with StopRequest() as stop:  # before the imports below, which take seconds
         from danalab.train.callbacks.console import log_to_stderr
         from danalab.train.job import run_training
+        from danalab.train.run.metrics import write_curve
 
         log_to_stderr()
         outcome = run_training(_configuration(flags), stop)
+    if outcome.is_main and outcome.summary.get("step"):
+        write_curve(outcome.folder)
     if outcome.is_main and flags.json:
         print(json.dumps(finite({**outcome.summary, "run": str(outcome.folder)})))
     elif outcome.is_main:
@@ -115,6 +118,8 @@ def ending(summary: dict[str, Any], folder: Path) -> str:
     if summary.get("tokens_per_second"):
         words.append(f"{summary['tokens_per_second']:,.0f} tok/s")
     status, lines = summary.get("status"), [", ".join(words)]
+    if (best := summary.get("best_step")) and best != summary.get("step"):
+        lines.append(f"best evaluation: val loss {summary['best_loss']:.4f} at step {best}")
     if summary.get("diverged"):
         lines.append("warning: the loss is above that of a guess: the run has diverged; try a smaller --lr")
     goes_on = "; the same command continues it" if status in ("interrupted", "stopped") else ""
