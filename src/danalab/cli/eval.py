@@ -108,13 +108,9 @@ def _on_split(flags: Flags, run: Path) -> None:
     bpb = "" if result.bpb is None else f", {result.bpb:.4f} bits per byte"
     bpb += f", accuracy {result.accuracy:.2%}"
     print(
-        f"{run}, step {result.step}, {result.split}: {result.loss:.4f} nats/token "
+        f"{run}, step {result.step}, {flags.split}: {result.loss:.4f} nats/token "
         f"(perplexity {result.perplexity:.2f}){bpb}, over {result.tokens:,} tokens"
     )
-    if len(result.by_position) > 1:
-        print("by position in the window (the effect of more context):")
-        for part in result.by_position:
-            print(f"  {part.start:>7,} to {part.end - 1:>7,}  {part.loss:.4f}")
 
 
 def _on_tasks(flags: Flags, run: Path) -> None:
