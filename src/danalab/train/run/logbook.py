@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from danalab.files import write_json
+from danalab.files import finite, write_json
 from danalab.hardware import peak_flops
 from danalab.train.callbacks.base import Callback
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.metrics import MetricsFile, is_json_finite
+from danalab.train.run.metrics import MetricsFile
 from danalab.train.stage import Consumption
 from danalab.train.step.gradients import StepResult
 from danalab.train.system.device import peak_memory_gib
@@ -157,9 +157,7 @@ class Logbook:
             summary["diverged"] = True  # all tokens alike would cost log(vocabulary)
         for callback in self._callbacks:
             callback.on_end(summary)
-        # Values that are not finite are left out, as in the rows: JSON cannot express them.
-        finite = {key: value for key, value in summary.items() if value is None or is_json_finite(value)}
-        write_json(self._folder.summary_file, finite)
+        write_json(self._folder.summary_file, finite(summary))
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values to be checkpointed."""
