@@ -38,12 +38,10 @@ class ValidationResult:
     """Number of targets."""
     accuracy: float = math.nan
     """Share of the targets that are the model's most likely token."""
+    perplexity: float = math.nan
     step: int | None = None
     """That of the checkpoint."""
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(min(self.loss, 700.0))
+    split: str | None = None
 
 
 class ValidationLoss:
@@ -193,7 +191,8 @@ def evaluate_run(
     )
     result = evaluator.full(loaded.model)
     assert result is not None
-    return replace(result, step=loaded.step)
+    perplexity = math.exp(min(result.loss, 700.0))
+    return replace(result, perplexity=perplexity, step=loaded.step, split=split)
 
 
 def _data_of(record: dict[str, Any], folder: str | Path) -> str:
