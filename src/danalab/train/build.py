@@ -137,5 +137,5 @@ CALLBACKS = [
 
 def make_callbacks(context: CallbackContext) -> list[Callback]:
     """The callbacks that the run's settings ask for, on this rank."""
-    asked_for = [load(address) for name, address in CALLBACKS if name is None or getattr(context.spec, name)]
-    return [callback for kind in asked_for if (callback := kind.build(context)) is not None]
+    kinds = [load(address) for name, address in CALLBACKS if name is None or getattr(context.spec, name)]
+    return [kind(context) for kind in kinds if context.writes or not kind.rank0_only]

@@ -268,7 +268,7 @@ class ScheduleSettings(Section):
 
     title: ClassVar[str] = "optimizer"
 
-    scheduler: str = setting(
+    scheduler: PathText = setting(
         "cos_inf", "Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw, none or FILE.py:NAME."
     )
     div_factor: Finite | None = setting(None, "Warmup starts at peak / div_factor; default 100.")
@@ -460,7 +460,6 @@ class RunSettings(OptimSettings):
         None,
         "Number format of matrix products (parameters are float32); default bfloat16 on GPUs, float32 on CPU; "
         "float16: for older GPUs.",
-        aliases=("no-amp=float32",),
     )
     compile: Auto[bool] = setting(
         None,
@@ -500,6 +499,7 @@ class RunSettings(OptimSettings):
         "single; ddp (aliases nccl, gloo): replicas; zero: also a sharded optimizer; fsdp: all sharded; diloco: "
         "workers that exchange weights only now and then. Default ddp with several ranks.",
         kind="execution",
+        main=True,
     )
     tp_size: Count = setting(1, "fsdp: ranks that share each matrix product.", kind="execution")
     expert_parallel: bool = setting(
@@ -597,7 +597,6 @@ class RunSettings(OptimSettings):
         "Steps between evaluations; default 200, in short runs so many that all of them take a quarter of the time "
         "at most; 0: only at the end.",
         kind="execution",
-        main=True,
     )
     eval_batches: Auto[Natural] = setting(
         None,
