@@ -172,7 +172,9 @@ def _joined(options: list[Option], words: Sequence[str]) -> list[str]:
         option = taking.get(result[-1]) if result else None
         if word.startswith("--"):
             name, equals, value = word.partition("=")
-            result.append(name.replace("_", "-") + equals + value)
+            spelled = name.replace("_", "-")
+            is_known = spelled in taking or spelled.replace("--no-", "--", 1) in taking
+            result.append((spelled if is_known else name) + equals + value)
         elif option and (word.lower() in _BOOLEANS if option.is_switch else _is_negative(option, word)):
             result[-1] += f"={word}"
         else:
@@ -190,7 +192,7 @@ def _refuse(extra: Sequence[str], flags: list[str], prog: str) -> NoReturn:
     if not unknown:
         raise UserError(f"unexpected argument '{extra[0]}'; see {prog} --help")
     known = [flag.lstrip("-") for flag in flags]  # compared without the dashes, which all share
-    hints = [nearest(word.lstrip("-"), known).replace("'", "--", 1).replace("'", "") for word in unknown]
+    hints = [nearest(word.lstrip("-").replace("_", "-"), known).replace("'", "--", 1).replace("'", "") for word in unknown]
     named = ", ".join(word + hint for word, hint in zip(unknown, hints, strict=True))
     more = "; a setting of the optimizer is given by --set NAME=VALUE" if "set" in known else ""
     raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {prog} --help-all{more}")
