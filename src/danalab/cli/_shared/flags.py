@@ -192,7 +192,8 @@ def _refuse(extra: Sequence[str], flags: list[str], prog: str) -> NoReturn:
     if not unknown:
         raise UserError(f"unexpected argument '{extra[0]}'; see {prog} --help")
     known = [flag.lstrip("-") for flag in flags]  # compared without the dashes, which all share
-    hints = [nearest(word.lstrip("-").replace("_", "-"), known).replace("'", "--", 1).replace("'", "") for word in unknown]
+    hints = [nearest(word.lstrip("-").replace("_", "-"), known) for word in unknown]
+    hints = [hint.replace("'", "--", 1).replace("'", "") for hint in hints]
     named = ", ".join(word + hint for word, hint in zip(unknown, hints, strict=True))
     more = "; a setting of the optimizer is given by --set NAME=VALUE" if "set" in known else ""
     raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {prog} --help-all{more}")
