@@ -40,7 +40,7 @@ def build_trainer(
     dataset: Dataset,
     folder: RunFolder,
     stop: StopRequest | None = None,
-    world: World = World.single(),  # noqa: B008 - frozen
+    world: World = World(),  # noqa: B008 - frozen
     make_stage: MakeStage = pretraining,
 ) -> Trainer:
     """A trainer at step 0 with new weights, in a folder that the caller has locked. Collective."""
@@ -128,7 +128,6 @@ CALLBACKS = [
     (None, "danalab.train.callbacks.console:SpikeMonitor"),
     ("sample_prompts", "danalab.train.callbacks.console:TextSamples"),
     ("log_dynamics", "danalab.train.statistics:Dynamics"),
-    ("log_dynamics", "danalab.train.statistics:SignalToNoise"),
     ("collect_tau_stats", "danalab.train.statistics:TauStatistics"),
     ("tensorboard", "danalab.train.trackers:TensorBoardMirror"),
     ("wandb", "danalab.train.trackers:WandbMirror"),

@@ -49,7 +49,7 @@ class Saver:
         keep_every: int = 0,
         keep_steps: Mapping[int, str | None] | None = None,
         asynchronous: bool = True,
-        world: World = World.single(),  # noqa: B008 - frozen
+        world: World = World(),  # noqa: B008 - frozen
         local_folder: Path | None = None,
         write: Writer | None = None,
     ):

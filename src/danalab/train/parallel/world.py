@@ -52,11 +52,6 @@ class World:
     owns_groups: bool = field(default=False, repr=False)
     """Whether `join` created the default group, so that `close` destroys it."""
 
-    @classmethod
-    def single(cls) -> "World":
-        """A single process."""
-        return cls()
-
     @property
     def is_main(self) -> bool:
         """Whether this is rank 0, the only one that writes metrics, summary and logs."""
@@ -162,7 +157,7 @@ def join(layout: RankLayout, device_type: str) -> World:
     started = dist.is_available() and dist.is_initialized()
     place = None if started else find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")
     if layout.backend == "single" and (dist.get_world_size() if place is None else place.size) == 1:
-        return World.single()
+        return World()
     if place is not None:
         layout.shape(place.size)  # raises before waiting for other ranks
         _start(place, device_type)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from danalab.errors import UserError
-from danalab.files import read_json, write_atomically
+from danalab.files import read_json
 from danalab.tables import source_digest
 from danalab.train.checkpoint.store import (
     COMMIT,
@@ -29,7 +28,6 @@ from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import MODEL_FIELDS, TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.metrics import read_sound_rows
 from danalab.train.stage import stage_kind
 from danalab.train.system.device import random_state, versions
 
@@ -51,8 +49,6 @@ class ResumePoint:
     step: int = 0
     finished: bool = False
     """The run has ended; no step is left."""
-    history: Path | None = None
-    """Metrics of another run, whose rows up to `step` are copied."""
     weights_only: bool = False
     """Only the model is loaded; the run starts at step 0."""
     with_optimizer: bool = False
@@ -60,7 +56,7 @@ class ResumePoint:
     export: Path | None = None
     """A model in Hugging Face format, in place of checkpoints."""
 
-    def load(self, trainer: Trainer, world: World = World.single()) -> None:  # noqa: B008 - frozen
+    def load(self, trainer: Trainer, world: World = World()) -> None:  # noqa: B008 - frozen
         """Load the best candidate that all ranks can read into the trainer. Collective."""
         if self.export is not None:
             _load_export(self.export, trainer)
@@ -94,8 +90,6 @@ class ResumePoint:
                 trainer.saver.committed = trainer.step
             if world.is_main:
                 log.info("weights of %s, from step 0" if weights_only else "resumes from %s", path)
-                if self.history is not None:
-                    copy_rows(self.history, trainer.logbook.metrics_file, trainer.step)
             return
         raise UserError("; ".join(reasons))
 
@@ -183,12 +177,8 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
             raise UserError(
                 f"--resume-from {named}: is a run of {theirs}, not of {spec.opt}; give --init-from for its weights"
             )
-        origin = RunFolder(named.resolve().parent.parent)
-        history = (
-            origin.metrics_file if origin.config_file.is_file() and origin.metrics_file.is_file() else None
-        )
         log.info("starts from %s of another run", named)
-        return spec, ResumePoint([named], step=_step_of(named), history=history)
+        return spec, ResumePoint([named], step=_step_of(named))
     return spec, None if config.init_from is None else _initial(config.init_from, config.init_optimizer)
 
 
@@ -268,14 +258,6 @@ def _load_export(path: Path, trainer: Trainer) -> None:
         log.info("weights of %s, from step 0", path)
 
 
-def copy_rows(source: Path, target: Path, last_step: int) -> None:
-    """Copy the rows of a file of metrics up to `last_step`."""
-    rows, broken = read_sound_rows(source)
-    if broken:
-        log.warning("%s: %d damaged rows are left out", source, broken)
-    write_atomically(target, "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= last_step))
-
-
 def _step_of(path: Path) -> int:
     return read_meta(path)["step"]
 
@@ -284,7 +266,7 @@ def run_record(
     spec: TrainConfig,
     dataset: Dataset,
     device: torch.device,
-    world: World = World.single(),  # noqa: B008 - frozen
+    world: World = World(),  # noqa: B008 - frozen
 ) -> dict[str, Any]:
     """The content of config.json."""
     return {
