@@ -140,12 +140,11 @@ def choose_resume_point(
 
 
 def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[TrainConfig, ResumePoint | None]:
-    config = spec
     folder.store.require_writable()
-    if config.init_from is not None and config.resume_from is not None:
+    if spec.init_from is not None and spec.resume_from is not None:
         raise UserError("--init-from starts a new run and --resume-from continues one; leave one of them out")
-    wanted = None if config.resume_from is None else _step_folder(config.resume_from)
-    if wanted is not None and config.auto_resume and _has_begun_from(wanted, folder):
+    wanted = None if spec.resume_from is None else _step_folder(spec.resume_from)
+    if wanted is not None and spec.auto_resume and _has_begun_from(wanted, folder):
         log.info("%s has checkpoints of its own: resumes from those, not from %s", folder.path, wanted)
         wanted = None
     named = None if wanted is None else _named(wanted, "--resume-from")
@@ -153,7 +152,7 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
     if folder.config_file.is_file():
         spec = require_same_run(spec, dataset, folder)
     committed = folder.store.steps()
-    if committed and not config.auto_resume and not rewinds:
+    if committed and not spec.auto_resume and not rewinds:
         raise UserError(
             f"{folder.path}: has checkpoints up to step {committed[-1]} and --no-auto-resume was given; "
             "let it resume, or take another --run-dir"
@@ -161,7 +160,7 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
     folder.store.clean()
     if rewinds and named is not None:
         verify(named)
-        point = ResumePoint([named], own=True, step=_step_of(named))
+        point = ResumePoint([named], own=True, step=read_meta(named)["step"])
         for path in folder.store.set_aside_after(point.step):
             log.warning("going back to step %d: a later checkpoint was renamed to %s", point.step, path)
         return spec, point
@@ -178,8 +177,8 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
                 f"--resume-from {named}: is a run of {theirs}, not of {spec.opt}; give --init-from for its weights"
             )
         log.info("starts from %s of another run", named)
-        return spec, ResumePoint([named], step=_step_of(named))
-    return spec, None if config.init_from is None else _initial(config.init_from, config.init_optimizer)
+        return spec, ResumePoint([named], step=read_meta(named)["step"])
+    return spec, None if spec.init_from is None else _initial(spec.init_from, spec.init_optimizer)
 
 
 def _has_begun_from(wanted: Path, folder: RunFolder) -> bool:
@@ -215,8 +214,9 @@ def _newest(store: CheckpointStore, own: bool) -> ResumePoint:
             f"{store.folder}: no checkpoint can be used ({'; '.join(passed) or 'there is none'}); "
             "to start again, move the run folder away or take another --run-dir"
         )
-    older = [store.path(step) for step in reversed(store.steps()) if step < _step_of(best)]
-    return ResumePoint([best, *older], own, _step_of(best))
+    newest = read_meta(best)["step"]
+    older = [store.path(step) for step in reversed(store.steps()) if step < newest]
+    return ResumePoint([best, *older], own, newest)
 
 
 def _named(path: Path, option: str) -> Path:
@@ -256,10 +256,6 @@ def _load_export(path: Path, trainer: Trainer) -> None:
         raise UserError(f"--init-from {path}: another model: {' '.join(str(error).split())[:300]}") from error
     if trainer.world.is_main:
         log.info("weights of %s, from step 0", path)
-
-
-def _step_of(path: Path) -> int:
-    return read_meta(path)["step"]
 
 
 def run_record(
