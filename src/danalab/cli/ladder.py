@@ -1,6 +1,6 @@
 """Optimizers at several sizes, learning rates tuned alike, several seeds; resumable.
 
-danalab ladder bench/ladder_cpu.yaml --estimate --tokens-per-second 20000
+danalab ladder bench/ladder_cpu.yaml --dry-run
 danalab ladder pack ladders/ladder_cpu --out published         # one file that report and ladder read as the folder
 """
 
@@ -31,33 +31,24 @@ class Flags(SweepFlags):
     """Horizons f = tokens / (20 parameters) of all sizes, instead of the file's."""
     sizes: int | None = None
     """Only this number of sizes, from the first."""
-    estimate: bool = False
-    """Print hours and costs by rung, and stop; by --gpu, --tokens-per-second or the runs that are finished."""
-    tokens_per_second: float | None = None
-    """With --estimate: speed of a device at every size."""
 
 
 def run(flags: Flags) -> int:
     """Run a ladder: the search for the best settings at every size, then more seeds; start it again to continue."""
-    from danalab.cli._shared.run_tables import open_ends, show_open_ends, show_rows, show_rungs, with_costs
+    from danalab.cli._shared.run_tables import open_ends, show_open_ends, show_rows, with_costs
     from danalab.experiments.formats import print_table
     from danalab.experiments.ladder import run_ladder
     from danalab.experiments.plan import read_plan
     from danalab.experiments.runs import collect, stopping_on_sigterm
     from danalab.train.callbacks.console import log_to_stderr
 
-    flags.require_effect(flags.dry_run or flags.estimate)
-    if flags.tokens_per_second is not None and (not flags.estimate or flags.gpu is not None):
-        raise UserError(f"--tokens-per-second {flags.tokens_per_second:g}: is for --estimate without --gpu")
+    flags.require_effect(flags.dry_run)
     folder = flags.out or Path("ladders") / flags.file.stem
     if flags.collect:
         return show_rows(flags, folder, collect(folder))
     plan = _chosen(flags, read_plan(flags.file))
     log_to_stderr()
     runner = flags.runner(folder)
-    if flags.estimate:
-        show_rungs(flags, plan, folder, jobs=flags.at_once or runner.jobs)
-        return 0
     if flags.dry_run:
         return _show_plan(flags, runner, plan)
     with stopping_on_sigterm():

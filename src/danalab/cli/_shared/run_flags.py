@@ -50,7 +50,7 @@ class CostFlags:
     last: ClassVar[float] = True
 
     gpu: str | None = None
-    """With --dry-run and --estimate: hours on this accelerator (h100, a100, ...); default by the finished runs."""
+    """With --dry-run: hours on this accelerator (h100, a100, ...); default by the finished runs."""
     mfu: float = 0.4
     """With --gpu: share of its peak that training reaches."""
     dollars_per_hour: float | None = None

@@ -5,11 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from danalab.errors import UserError
 from danalab.experiments.cells import Cell
-from danalab.experiments.estimate import estimate, token_rate, total
+from danalab.experiments.estimate import estimate, total
 from danalab.experiments.formats import print_table
-from danalab.experiments.plan import LadderPlan
 from danalab.experiments.runs import Runner
 from danalab.experiments.slurm import SlurmRunner
 
@@ -127,78 +125,3 @@ def _money(cost: float | None) -> str:
 def _range(values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
-
-
-def show_rungs(flags: Any, plan: LadderPlan, folder: Path, *, jobs: int) -> None:
-    """Print the estimate of a ladder by rungs, and its total; `jobs`: runs at a time, for the wall time."""
-    rungs, price = plan.rungs(), flags.price
-    cells = [[cell for runs in plan.planned(rung).values() for cell in runs] for rung in rungs]
-    rate, source = flags.rate(folder)
-    if flags.tokens_per_second is not None:
-        rate, source = (
-            token_rate(flags.tokens_per_second),
-            f"{flags.tokens_per_second:,.0f} tokens/s as given",
-        )
-    if rate is None:
-        raise UserError(f"--estimate: {source}, or --tokens-per-second")
-    lines: list[dict[str, Any]] = []
-    every: list[dict[str, Any]] = []
-    for rung, each in zip(rungs, cells, strict=True):
-        runs = estimate(each, folder, rate, price)
-        every += runs
-        hours = sum(run["device_hours"] or 0.0 for run in runs)
-        lines.append(
-            {
-                "rung": str(rung),
-                "runs": len(runs),
-                "params": runs[0]["params"],
-                "tokens": runs[0]["tokens"],
-                "epochs": runs[0]["epochs"],
-                "tokens_per_second": sum(run["tokens"] for run in runs) / (3600 * hours),
-                "device_hours": hours,
-                "wall_hours": hours / min(jobs, len(runs)),
-                "cost": total([run["cost"] for run in runs]),
-            }
-        )
-    hours, wall = (sum(line[name] for line in lines) for name in ("device_hours", "wall_hours"))
-    cost = total([run["cost"] for run in every])
-    if flags.print_json(
-        {
-            "rungs": lines,
-            "runs": len(every),
-            "device_hours": total([run["device_hours"] for run in every]),
-            "wall_hours": wall,
-            "cost": cost,
-            "rate": source,
-        }
-    ):
-        return
-    columns: Columns = {
-        "rung": lambda line: line["rung"],
-        "runs": lambda line: str(line["runs"]),
-        "parameters": lambda line: f"{line['params']:,}",
-        "tokens each": lambda line: f"{line['tokens']:,}",
-        "epochs": lambda line: "-" if line["epochs"] is None else f"{line['epochs']:.2g}",
-        "tokens/s": lambda line: f"{line['tokens_per_second']:,.0f}",
-        "device-hours": lambda line: _hours(line["device_hours"]),
-        "wall hours": lambda line: _hours(line["wall_hours"]),
-    }
-    whole = [
-        "total",
-        str(len(every)),
-        "",
-        f"{sum(run['tokens'] for run in every):,}",
-        "",
-        "",
-        _hours(hours),
-        _hours(wall),
-    ]
-    if price is not None:
-        columns["cost [$]"] = lambda line: _money(line["cost"])
-        whole.append(_money(cost))
-    print_table(list(columns), [*([cell(line) for cell in columns.values()] for line in lines), whole])
-    budgets = " or ".join(str(trials) for trials in sorted({plan.trials_of(opt) for opt in plan.opts}))
-    print(
-        f"each optimizer tries {budgets} settings on a rung, then {len(plan.seeds) - 1} more seeds; {jobs} "
-        f"run{'s' * (jobs != 1)} at a time; {source}; nothing was trained (--estimate)"
-    )
