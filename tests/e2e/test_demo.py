@@ -42,9 +42,7 @@ def test_the_page_holds_both_optimizers_the_pictures_and_samples(made):
     assert "nats/token below" in page.splitlines()[0], "the answer comes first"
     assert "def read_" in page
     drawn = {
-        f"{name}{ending}"
-        for name in ("loss-tokens", "loss-compute", "lr")
-        for ending in (".png", "-dark.svg")
+        f"{name}{ending}" for name in ("loss-tokens", "loss-compute") for ending in (".png", "-dark.svg")
     }
     assert drawn | {"demo.json"} <= {file.name for file in config.out.iterdir()}
     assert [row["opt"] for row in json.loads((config.out / "demo.json").read_text())["runs"]] == [

@@ -119,20 +119,16 @@ def _show_plan(flags: Flags, runner: "Runner", plan: "LadderPlan") -> int:
 @dataclass(frozen=True, kw_only=True)
 class PackFlags(JsonFlags):
     ladders: Positional[tuple[Path, ...]]
-    """Ladders, sweeps, packed ladders, or folders of run folders."""
+    """Ladders, sweeps or packed ladders."""
     out: Path
     """Folder for ladder.jsonl.gz; as --out of danalab ladder it goes on without the runs that are packed."""
 
 
 def pack_ladders(flags: PackFlags) -> None:
     """Pack ladders, with every row of their runs' metrics, into one file that is read wherever a ladder is."""
-    from danalab.experiments.rows import ladder_file, pack, read_ladder, read_runs
+    from danalab.experiments.rows import pack, read_ladder
 
-    rows = [
-        row
-        for path in flags.ladders
-        for row in (read_ladder if ladder_file(path) is not None else read_runs)(path)
-    ]
+    rows = [row for path in flags.ladders for row in read_ladder(path)]
     file = pack(rows, flags.out)
     if not flags.print_json({"file": str(file), "runs": len(rows), "bytes": file.stat().st_size}):
         print(f"{len(rows)} runs in {file}, {file.stat().st_size:,} bytes; now: danalab report {flags.out}")

@@ -144,9 +144,9 @@ def compare(flags: CompareFlags) -> None:
     from danalab.experiments.optim_compare import compare_optimizers, results_table
 
     found = compare_optimizers(flags, lambda line: print(line, file=sys.stderr, flush=True))
-    if flags.print_json(found.as_dict()):
+    if flags.print_json(found):
         return
-    print_table(*results_table(found.results), left=2)
+    print_table(*results_table(found["results"]), left=2)
     print(f"\nreport: {flags.out / 'report.md'}")
 
 

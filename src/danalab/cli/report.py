@@ -32,12 +32,10 @@ class Flags(JsonFlags):
     """Seed of these draws."""
     rules: Path | None = None
     """File to write with the fitted learning-rate laws, which danalab plan and train read with --rules."""
-    pack: bool = False
-    """Also pack the rows and their metrics into one file of the report's folder."""
 
     def __post_init__(self) -> None:
-        if self.tables_only and (self.out or self.pack):
-            raise UserError("--out and --pack are for the report; --tables-only writes none")
+        if self.tables_only and self.out:
+            raise UserError("--out is for the report; --tables-only writes none")
 
     def analysis(self) -> dict[str, Any]:
         """The arguments of the analysis."""
@@ -60,9 +58,7 @@ def run(flags: Flags) -> None:
 
     folder = flags.ladder if flags.ladder.is_dir() else flags.ladder.parent
     found = analyse(read_ladder(flags.ladder), **flags.analysis())
-    page = (
-        None if flags.tables_only else write_report(found, flags.out or folder / "report", packed=flags.pack)
-    )
+    page = None if flags.tables_only else write_report(found, flags.out or folder / "report")
     if flags.rules is not None:
         fitted_rules(found).write(flags.rules)
     if flags.print_json({**({} if page is None else {"report": str(page)}), **found.as_dict()}):
