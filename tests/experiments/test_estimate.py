@@ -98,6 +98,28 @@ def test_a_ladder_is_planned_with_trials_and_seeds(fixed, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_dry_run_of_a_ladder_counts_every_trial_and_seed(fixed, tmp_path, capsys):
+    common = {
+        key: value for key, value in fixed.items() if key not in ("lr", "d_model", "n_layers", "n_heads")
+    }
+    del common["iterations"]
+    (tmp_path / "ladder.yaml").write_text(json.dumps({
+        "opts": ["adamw", "adana"], "sizes": [{"d_model": 16, "n_layers": 1, "n_heads": 2}], "horizons": [0.1, 0.2],
+        "trials": 7, "dials": {"all": {"decay": [1, 0.5, 2]}}, "fixed": common,
+    }))  # fmt: skip
+    command = ["ladder", str(tmp_path / "ladder.yaml"), "--dry-run", "--out", str(tmp_path / "out")]
+    command += ["--jobs", "2", "--gpu", "h100"]
+    assert main([*command, "--dollars-per-hour", "3", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["runs"]) == 2 * 2 * (5 + 2 + 2)
+    assert told["wall_hours"] == pytest.approx(told["device_hours"] / 2)
+    assert told["cost"] == pytest.approx(3 * told["device_hours"])
+    assert all(run["epochs"] > 0 for run in told["runs"])
+    assert main(command) == 0
+    assert "with 2 at a time" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
 def test_settings_say_nothing_of_the_machine():
     said = {"data": "/home/me/a,/home/me/b", "tokenizer": "bpe-512", "run_dir": "/x", "name": "y", "lr": 1.0}
     assert portable_settings(said) == {"data": "a,b", "tokenizer": "bpe-512", "lr": 1.0}

@@ -140,4 +140,4 @@ def test_a_comparison_writes_a_page_and_its_figures(packed, tmp_path, capsys):
     assert main(["compare", names[0], names[0]]) == 2
     assert "named twice" in capsys.readouterr().err
     assert main(["compare"]) == 2
-    assert "name at least one run folder" in capsys.readouterr().err
+    assert "RUN is needed" in capsys.readouterr().err
