@@ -56,7 +56,6 @@ def build_trainer(
     model = strategy.build_model(spec.model, init=spec.init, seed=spec.seed, device=device)
     model.set_activation_checkpointing(spec.activation_checkpointing)
     model.document_token = dataset.eos_id if spec.document_mask else None
-    model.phase_lr_factor = spec.phase_lr_factor
     if spec.compile:
         require_compiler(device)
         for block in model.blocks:

@@ -79,10 +79,6 @@ class World:
         dist.all_reduce(total, group=self.control)
         return (total / self.tp_size).tolist()
 
-    def barrier(self) -> None:
-        """Wait for all ranks. Collective."""
-        self.agree(0)
-
     def gather(self, obj: Any) -> list[Any]:
         """Every rank's `obj` (picklable, small), in order of ranks, on every rank. Collective."""
         if self.control is None:
