@@ -81,7 +81,15 @@ def read_suite(folder: str | Path) -> list[InContextTask]:
             f"{folder}: one YAML file that lists the tasks is expected: {len(files) or 'none'} in it"
         )
     suite = validated(_Suite, read_yaml(files[0]), files[0])
-    baselines = _read_baselines(folder / META)
+    baselines, meta = dict[str, float](), folder / META
+    if meta.is_file():
+        try:
+            with meta.open(encoding="utf-8", newline="") as lines:
+                for row in csv.DictReader(lines):
+                    baselines[row["Eval Task"]] = float(row["Random baseline"]) / 100
+        except (KeyError, TypeError, ValueError) as error:
+            told = f"columns 'Eval Task' and 'Random baseline' [%] are expected ({error})"
+            raise UserError(f"{meta}: {told}") from error
     for entry in suite.icl_tasks:
         candidates = folder / "eval_data" / entry.dataset_uri, folder / entry.dataset_uri
         file = next(filter(Path.is_file, candidates), None)
@@ -89,20 +97,6 @@ def read_suite(folder: str | Path) -> list[InContextTask]:
             raise UserError(f"{files[0]}: {entry.label}: no file {candidates[0]}")
         entry.file, entry.baseline = file, baselines.get(entry.label, 0.0)
     return suite.icl_tasks
-
-
-def _read_baselines(file: Path) -> dict[str, float]:
-    """Label -> accuracy of random answers; empty where there is no file."""
-    if not file.is_file():
-        return {}
-    with file.open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    try:
-        return {row["Eval Task"]: float(row["Random baseline"]) / 100 for row in rows}
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{file}: columns 'Eval Task' and 'Random baseline' [%] are expected ({error})"
-        ) from error
 
 
 def evaluate_in_context(

@@ -30,10 +30,6 @@ class SpeedrunConfig(Section):
     """Optimizer of reinforcement learning; default that of mid-training."""
     seed: Annotated[int, Ge(0), Lt(2**63)] = 0
     """Seed of the weights, of the order of all data, and of the sampling."""
-    d_model: Count | None = None
-    """Width of the base run instead of the preset's size; heads of 32, and a layer for each."""
-    iterations: Count | None = None
-    """Steps of the base run instead of the preset's."""
     text: tuple[Path, ...] = ()
     """Text files or folders, of several documents, for the base run instead of the preset's corpus."""
     chats: tuple[PathText, ...] = ()
