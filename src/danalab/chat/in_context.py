@@ -129,7 +129,9 @@ def evaluate_in_context(
         others = [i for i in range(len(items)) if i != number]
         examples = [items[i][1] for i in random.Random(seed + number).sample(others, task.shots)]
         options = _rows(task, items[number][1], examples, tokenizer)
-        rows += [_cut(row, model.config.seq_len) for row in options]
+        for tokens, start, end in options:  # the last `seq_len` + 1 tokens: the last one is only a target
+            over = max(0, len(tokens) - model.config.seq_len - 1)
+            rows.append((tokens[over:], max(1, start - over), end - over))
         owners += [index] * len(options)
     losses, right = _scores(model, rows, tokenizer.eos_id, autocast)
     answers: list[list[float]] = [[] for _ in numbers]
@@ -193,13 +195,6 @@ def _shared(lists: Sequence[list[int]]) -> int:
         (i for i, tokens in enumerate(zip(*lists, strict=False)) if len(set(tokens)) > 1),
         min(map(len, lists)),
     )
-
-
-def _cut(row: Row, seq_len: int) -> Row:
-    """The last `seq_len` + 1 tokens: the last one is only a target."""
-    tokens, start, end = row
-    over = max(0, len(tokens) - seq_len - 1)
-    return tokens[over:], max(1, start - over), end - over
 
 
 def _scores(
