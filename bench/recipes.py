@@ -1,7 +1,7 @@
 """Two questions about what an optimizer's lead is made of, answered with every dial of every contender searched alike.
 
     python bench/recipes.py --run [--text FILE]     # goes on where it stopped; FILE: tiny Shakespeare
-    python bench/recipes.py                         # the tables, from the stored rows
+    python bench/recipes.py                         # notes/recipes.md, from the stored rows
 
 1. *The baseline*: AdamW (rate, beta1, beta2, decay, final rate, warmup), ADana (rate, delta, kappa, omega, final rate,
    warmup) and Muon, each with the same number of trials (`tune`), then AdamW turned into ADana part by part.
@@ -17,7 +17,6 @@ import json
 import math
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -29,7 +28,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from danalab.experiments.formats import as_markdown
+from danalab.experiments.paired import paired_t
+from danalab_bench.pages import fill_parts
+
 ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "notes" / "recipes.md"]
 RESULTS = ROOT / "bench" / "results" / "recipes_cpu.jsonl"
 TEXT = Path("tinyshakespeare.txt")
 Settings = dict[str, Any]
@@ -714,8 +718,52 @@ STUDIES = [
 ]
 
 
-def main() -> None:
-    global TEXT
+def answer(study: Study) -> dict[str, tuple[Settings, list[float]]]:
+    """Contender -> its best settings and its losses by seed; without --run of those whose runs are stored."""
+    known: dict[str, tuple[Settings, list[float]]] = {}
+    for name, arm in study.arms.items():
+        try:
+            settings = tune(study.problem, arm)
+            losses = [loss(once(study.problem, arm.family, settings, s), "report") for s in study.seeds]
+        except Missing:
+            continue
+        known[name] = settings, losses
+        if RUNNING[0]:
+            print(study.title, study.problem, name, f"{statistics.fmean(losses):.4f}", settings, flush=True)
+    return known
+
+
+def table(study: Study) -> str:
+    """A line for each contender: loss, lead over the first, and the dials that were found."""
+    known = answer(study)
+    if not known:
+        return ""
+    first = next(iter(known))
+    lines = []
+    for name, (settings, losses) in known.items():
+        lead = "-"
+        if name != first:
+            difference, interval, _ = paired_t(list(zip(known[first][1], losses, strict=True)))
+            lead = f"{difference:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})" if interval else "-"
+        dials = ", ".join(f"{dial} {settings[dial]}" for dial in study.arms[name].dials)
+        lines.append([name, f"{statistics.fmean(losses):.4f}", lead, dials])
+    heading = f"{PROBLEMS[study.problem].title}, {PROBLEMS[study.problem].steps:,} steps:\n\n"
+    return (
+        heading
+        + as_markdown((["contender", "loss [nats]", "lead, 95% interval [nats]", "best settings"], lines))
+        + "\n"
+    )
+
+
+def fill(page: str) -> str:
+    """The page with the tables of the stored rows."""
+    load()
+    titles = {study.title for study in STUDIES}
+    parts = {title: "".join(table(study) for study in STUDIES if study.title == title) for title in titles}
+    return fill_parts(page, "recipes", parts)
+
+
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -727,38 +775,9 @@ def main() -> None:
     TEXT, RUNNING[0] = options.text, options.run
     torch.set_num_threads(1)
     load()
-    for study in STUDIES:
-        if options.study not in (None, study.title) or options.problem not in (None, study.problem):
-            continue
-        known: dict[str, tuple[Settings, list[float]]] = {}
-        for name, arm in study.arms.items():
-            try:
-                settings = tune(study.problem, arm)
-                known[name] = (
-                    settings,
-                    [loss(once(study.problem, arm.family, settings, s), "report") for s in study.seeds],
-                )
-            except Missing:
-                continue
-            print(
-                study.title,
-                study.problem,
-                name,
-                f"{statistics.fmean(known[name][1]):.4f}",
-                settings,
-                flush=True,
-            )
-        if not known:
-            continue
-        first = next(iter(known))
-        print(f"\n## {study.title}: {PROBLEMS[study.problem].title}")
-        for name, (settings, losses) in known.items():
-            leads = [a - b for a, b in zip(known[first][1], losses, strict=True)]
-            spread = statistics.stdev(leads) / len(leads) ** 0.5 if name != first else 0.0
-            lead = f"{statistics.fmean(leads):+.4f} +- {spread:.4f}"
-            print(f"| {name} | {statistics.fmean(losses):.4f} | {lead} | {settings} |")
-
-
-if __name__ == "__main__":
-    main()
-    sys.exit(0)
+    for study in STUDIES if options.run else ():
+        if options.study in (None, study.title) and options.problem in (None, study.problem):
+            answer(study)
+    RUNNING[0] = False
+    for file in PAGES:
+        file.write_text(fill(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -210,6 +210,21 @@ def test_a_checkpoint_in_sixteen_bits_has_a_card_with_the_runs_facts(tmp_path, r
         assert fact in card
 
 
+@pytest.mark.parametrize("arch", ["gpt", "llama", "enoki"])
+def test_the_block_of_a_card_runs_as_printed_without_a_question(arch, tmp_path, runs, monkeypatch, capsys):
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    assert main(["export", str(runs / arch), "--out", str(tmp_path / "hf")]) == 0
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert ("Without it a program asks before it runs it: type y." in card) == (arch == "enoki")
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path / "hf")  # where the card lies
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question was asked"))
+    exec(card.split("```python\n")[1].split("```")[0], {})
+    said = capsys.readouterr()
+    assert said.out.startswith("The")
+    assert "instantiate a model of type" not in said.err
+
+
 def tiny_llama(seed: int, **more):
     torch.manual_seed(seed)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}

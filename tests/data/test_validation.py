@@ -273,7 +273,7 @@ def test_advice_names_commands_that_the_parser_takes(tmp_path):
     assert all(size.tokens <= result.total_tokens for size in advice.sizes)
     assert "--output-path 'some folder-split'" in advice.prepare[0]
     for size in advice.sizes:
-        flags = parse(TrainConfig, shlex.split(size.command)[2:], prog="", description="").flags
+        flags = parse(TrainConfig, shlex.split(size.command)[2:], "x")
         assert (flags.heads, flags.data, flags.seq_len) == (size.heads, "some folder-split", 32767)
 
 

@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from functools import cached_property
+from pathlib import Path
 
 import pytest
 
@@ -35,7 +36,7 @@ def made(tmp_path_factory):
 
 def test_the_page_holds_both_optimizers_the_pictures_and_samples(made):
     config, demo = made
-    page = demo.page.read_text()
+    page = Path(demo["page"]).read_text()
     assert "adamw" in page
     assert "adana" in page
     assert "nats/token below" in page.splitlines()[0], "the answer comes first"
@@ -61,14 +62,14 @@ def test_both_optimizers_start_from_the_same_weights_and_see_the_same_data(made)
 
 
 def test_it_ends_with_three_commands_that_this_shell_knows(made, monkeypatch, tmp_path):
-    _, demo = made
+    config, demo = made
     monkeypatch.setattr(demo_module.shutil, "which", lambda _: "/usr/bin/danalab")
     begin, *commands = next_steps(demo)
     assert begin == "Next:"
     assert [line.split()[:2] for line in commands] == [
         ["danalab", verb] for verb in ("generate", "train", "speedrun")
     ]
-    assert str(demo.page.parent / "runs" / min(demo.rows, key=lambda row: row.val_loss).run) in commands[0]
+    assert str(config.out / "runs" / min(demo["runs"], key=lambda row: row["val_loss"])["run"]) in commands[0]
     monkeypatch.setattr(demo_module.shutil, "which", lambda _: None)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert "activate" not in next_steps(demo)[1]
@@ -81,21 +82,20 @@ def test_started_again_it_trains_nothing(made, monkeypatch):
     config, demo = made
     monkeypatch.setattr(runs, "COMMAND", ("false",))  # a run that is started fails
     monkeypatch.setattr(demo_module, "_write", lambda *_: None)  # the page is there
-    assert run_demo(config).rows == demo.rows
+    assert run_demo(config) == demo
 
 
 def test_the_verdict_says_who_won_whoever_it_is(made):
     _, demo = made
-    adamw, adana = demo.rows
-    from dataclasses import replace
+    adamw, adana = demo["runs"]
 
-    assert verdict([replace(adamw, val_loss=3.0), replace(adana, val_loss=3.5)])[0].startswith(
+    assert verdict([{**adamw, "val_loss": 3.0}, {**adana, "val_loss": 3.5}])[0].startswith(
         "AdamW ends 0.5000"
     )
-    assert verdict([replace(adamw, val_loss=3.5), replace(adana, val_loss=3.0)])[0].startswith(
+    assert verdict([{**adamw, "val_loss": 3.5}, {**adana, "val_loss": 3.0}])[0].startswith(
         "ADana ends 0.5000"
     )
-    assert "may be noise" in verdict(demo.rows)[1]
+    assert "may be noise" in verdict(demo["runs"])[1]
 
 
 def test_a_run_is_sampled_with_a_seed(made, capsys):

@@ -16,7 +16,7 @@ from danalab.models import ModelConfig, build_model
 from danalab.models.architectures import ARCHITECTURES
 from danalab.models.decoder import Decoder
 from danalab.models.layers.attention import Rotary, rotate
-from danalab.models.layers.basic import LayerNorm
+from danalab.models.layers.basic import Norm
 from danalab.scaling import dimensions, parameter_count
 
 STRUCTURES = {name: ARCHITECTURES[name] for name in ARCHITECTURES}
@@ -199,7 +199,7 @@ def test_rotation_keeps_lengths_and_depends_on_distance_only():
 
 
 def test_norms_have_a_gain_and_no_shift():
-    assert [name for name, _ in LayerNorm(4, 1e-5).named_parameters()] == ["weight"]
+    assert [name for name, _ in Norm(4, 1e-5).named_parameters()] == ["weight"]
 
 
 @pytest.mark.parametrize("arch", DENSE)

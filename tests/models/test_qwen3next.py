@@ -42,7 +42,7 @@ def test_three_layers_of_four_have_the_delta_rule_and_chosen_ones_a_dense_mlp():
         False,
     ] * 2
     kinds = [type(block.mlp).__name__ for block in model.blocks]
-    assert kinds == ["SwiGLU", "MixtureOfExperts"] * 4
+    assert kinds == ["MLP", "MixtureOfExperts"] * 4
 
 
 def test_without_an_interval_every_layer_has_attention_and_all_of_a_head_turns():

@@ -24,7 +24,7 @@ def test_the_limits_are_the_closed_form_and_its_moments():
 
 def test_a_pooled_distribution_is_the_mean_of_the_experts():
     values = np.asarray([[0.0, 1.0, 2.0, 3.0], [2.0, 3.0, 4.0, 5.0]])
-    x, height = pooled_cdf(values, np.arange(4), 4)
+    x, height = pooled_cdf(values)
     at = dict(zip(x.tolist(), height.tolist(), strict=True))
     assert at[3.0] == pytest.approx((1.0 + 0.5) / 2)
     assert at[5.0] == 1.0

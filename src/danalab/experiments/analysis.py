@@ -152,7 +152,15 @@ def analyse(
     found.notes.extend(_notes(found))
     for opt in found.opts:
         with found.noting(f"learning-rate law of {opt}"):
-            found.lr_laws[opt] = _rate_law(found, opt, n_bootstrap, seed)
+            # One rate at a size does not determine the best one.
+            flat = [row for each in found.at(opt) if len(each.rates) > 1 for row in each.rate_trials]
+            trials = ([row[key] for row in flat] for key in ("non_emb_params", "lr", "final_loss"))
+            law_of_rate = fit_lr_law(*trials, n_bootstrap=n_bootstrap, seed=seed)
+            if law_of_rate.n_sizes <= LEAST_SIZES:
+                found.notes.append(
+                    f"learning-rate law of {opt}: {law_of_rate.n_sizes} sizes give no interval; it needs 4"
+                )
+            found.lr_laws[opt] = law_of_rate
     redraws = {opt: Redraw([Trials.of(each) for each in found.at(opt)]) for opt in found.opts}
     horizon = analyse_horizons(found.tuned, redraws, base, n_bootstrap=n_bootstrap, seed=seed)
     if horizon is not None:
@@ -195,19 +203,6 @@ def _notes(found: Analysis) -> list[str]:
                 f"({', '.join(edges)} parameters): a better one may lie beyond"
             )
     return notes
-
-
-def _rate_law(found: Analysis, opt: str, n_bootstrap: int, seed: int) -> LRLaw:
-    """The law of an optimizer's learning rate, over the trials of all sizes."""
-    # One rate at a size does not determine the best one.
-    flat = [row for each in found.at(opt) if len(each.rates) > 1 for row in each.rate_trials]
-    if not flat:
-        raise UserError("one learning rate was tried at each size; its law needs two or more at 3 sizes")
-    sizes, lr, loss = ([row[key] for row in flat] for key in ("non_emb_params", "lr", "final_loss"))
-    law = fit_lr_law(sizes, lr, loss, n_bootstrap=n_bootstrap, seed=seed)
-    if law.n_sizes <= LEAST_SIZES:
-        found.notes.append(f"learning-rate law of {opt}: {law.n_sizes} sizes give no interval; it needs 4")
-    return law
 
 
 def _loss_laws(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.experiments.formats import Table, as_markdown, short
+from danalab.experiments.formats import Table, as_markdown, or_dash, short
 from danalab.experiments.rows import ladder_file, optimizer_flops_of, read_ladder, validation_points
 from danalab.experiments.saving import Saved, compute_saved, first_crossing, smoothed
 from danalab.experiments.tuning import as_text, settings_of
@@ -45,34 +45,6 @@ class RunCurve:
         return self.summary.get("val/loss", float(self.losses[-1]))
 
 
-@dataclass(frozen=True)
-class ComparedRun:
-    """One run against the baseline."""
-
-    run: str
-    opt: str
-    lr: float
-    seed: int
-    params: int
-    tokens: int
-    flops: float
-    val_loss: float
-    """Final, nats/token; over the whole validation split where the run ended."""
-    val_bpb: float | None
-    """Final, bits a byte."""
-    tokens_to_baseline: float | None
-    """Tokens needed to reach the baseline's last validation loss; None: not reached."""
-    compute_saved: float | None
-    """Share of the baseline's FLOPs, those of the optimizers' own products included; None: the baseline itself."""
-    is_bound: bool
-    """The crossing lies before the first evaluation: more is saved (where negative, less)."""
-    seconds: float | None
-    """Training time without evaluation."""
-    tokens_per_second: float | None
-    status: str
-    is_baseline: bool
-
-
 def read_curve(folder: Path) -> RunCurve:
     """Read a run folder, finished or not, or PACKED/NAME: the run of that name in a packed ladder or its folder."""
     from danalab.train.run.open import open_run
@@ -99,7 +71,11 @@ def read_curve(folder: Path) -> RunCurve:
     return RunCurve(name, settings["opt"], settings, params, summary, steps, tokens, compute, losses)
 
 
-def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[ComparedRun]:
+Row = dict[str, Any]
+"""One run against the baseline, as --json prints it; losses [nats/token], over the whole split where the run ended."""
+
+
+def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[Row]:
     """One row per run, in order. UserError: `baseline` is not among the runs, or two runs share a name."""
     names = [curve.name for curve in curves]
     if len(set(names)) < len(names):
@@ -113,30 +89,33 @@ def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[Com
     return [_row(curve, base) for curve in curves]
 
 
-def _row(curve: RunCurve, base: RunCurve) -> ComparedRun:
+def _row(curve: RunCurve, base: RunCurve) -> Row:
     saved: Saved | None = None
     if curve is not base:
         saved = compute_saved(base.compute, base.losses, curve.compute, curve.losses, n_bootstrap=0)
     target = float(smoothed(base.tokens.astype(float), base.losses)[-1])
     tokens = curve.tokens.astype(float)
-    return ComparedRun(
-        run=curve.name,
-        opt=curve.opt,
-        lr=curve.settings["lr"],
-        seed=curve.settings["seed"],
-        params=curve.params,
-        tokens=int(curve.tokens[-1]),
-        flops=float(curve.compute[-1]),
-        val_loss=curve.final_loss,
-        val_bpb=curve.summary.get("val/bpb"),
-        tokens_to_baseline=first_crossing(tokens, smoothed(tokens, curve.losses), target),
-        compute_saved=None if saved is None else saved.saved,
-        is_bound=saved is not None and saved.is_bound,
-        seconds=curve.summary.get("time"),
-        tokens_per_second=curve.summary.get("tokens_per_second"),
-        status=curve.summary.get("status", "unfinished"),
-        is_baseline=curve is base,
-    )
+    return {
+        "run": curve.name,
+        "opt": curve.opt,
+        "lr": curve.settings["lr"],
+        "seed": curve.settings["seed"],
+        "params": curve.params,
+        "tokens": int(curve.tokens[-1]),
+        "flops": float(curve.compute[-1]),
+        "val_loss": curve.final_loss,
+        "val_bpb": curve.summary.get("val/bpb"),
+        # None: the baseline's last loss was not reached
+        "tokens_to_baseline": first_crossing(tokens, smoothed(tokens, curve.losses), target),
+        # of the baseline's FLOPs, those of the optimizers' own products included; None: the baseline itself
+        "compute_saved": None if saved is None else saved.saved,
+        # the crossing lies before the first evaluation: more is saved (where negative, less)
+        "is_bound": saved is not None and saved.is_bound,
+        "seconds": curve.summary.get("time"),
+        "tokens_per_second": curve.summary.get("tokens_per_second"),
+        "status": curve.summary.get("status", "unfinished"),
+        "is_baseline": curve is base,
+    }
 
 
 def named_apart(curves: Sequence[RunCurve], folders: Sequence[Path]) -> list[RunCurve]:
@@ -152,65 +131,59 @@ def named_apart(curves: Sequence[RunCurve], folders: Sequence[Path]) -> list[Run
     ]
 
 
-def comparison_table(rows: Sequence[ComparedRun]) -> Table:
+def comparison_table(rows: Sequence[Row]) -> Table:
     """A line for each run."""
     lines = []
     for row in rows:
-        if row.is_baseline:
-            against = ["(baseline)", "(baseline)"]
-        else:
-            bound = "" if not row.is_bound else ">= " if (row.compute_saved or 0) > 0 else "<= "
-            tokens = "not reached" if row.tokens_to_baseline is None else f"{row.tokens_to_baseline:,.0f}"
-            against = [tokens, f"{bound}{row.compute_saved:+.1%}"]
+        against = ["(baseline)", "(baseline)"]
+        if not row["is_baseline"]:
+            bound = "" if not row["is_bound"] else ">= " if row["compute_saved"] > 0 else "<= "
+            tokens = (
+                "not reached" if row["tokens_to_baseline"] is None else f"{row['tokens_to_baseline']:,.0f}"
+            )
+            against = [tokens, f"{bound}{row['compute_saved']:+.1%}"]
         lines.append(
             [
-                row.run,
-                row.opt,
-                f"{row.params:,}",
-                f"{row.lr:.3g}",
-                f"{row.val_loss:.4f}",
-                _or_dash(row.val_bpb, ".4f"),
-                f"{row.tokens:,}",
+                row["run"],
+                row["opt"],
+                f"{row['params']:,}",
+                f"{row['lr']:.3g}",
+                f"{row['val_loss']:.4f}",
+                or_dash(row["val_bpb"], ".4f"),
+                f"{row['tokens']:,}",
                 *against,
-                _or_dash(row.seconds, ".1f"),
-                _or_dash(row.tokens_per_second, ",.0f"),
+                or_dash(row["seconds"], ".1f"),
+                or_dash(row["tokens_per_second"], ",.0f"),
             ]
         )
     headings = ["run", "optimizer", "parameters", "peak lr", "val loss", "bits/byte", "tokens"]
     return [*headings, "tokens to baseline's loss", "compute saved", "seconds", "tokens/s"], lines
 
 
-def _or_dash(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def limits(rows: Sequence[ComparedRun]) -> list[str]:
+def limits(rows: Sequence[Row]) -> list[str]:
     """What limits the comparison: models or lengths that differ, one seed of an optimizer."""
     found = []
-    params, tokens = sorted({row.params for row in rows}), sorted({row.tokens for row in rows})
+    params, tokens = (sorted({row[key] for row in rows}) for key in ("params", "tokens"))
     if len(params) > 1:
         found.append(f"models of different sizes, {params[0]:,} to {params[-1]:,} parameters")
     if len(tokens) > 1:
         found.append(
             f"runs of different lengths, {tokens[0]:,} to {tokens[-1]:,} tokens: longer runs end lower"
         )
-    seeds = {
-        opt: len({row.seed for row in rows if row.opt == opt})
-        for opt in dict.fromkeys(row.opt for row in rows)
-    }
-    single = [opt for opt, count in seeds.items() if count == 1]
+    seeds = Counter(opt for opt, _ in {(row["opt"], row["seed"]) for row in rows})
+    single = [opt for opt in dict.fromkeys(row["opt"] for row in rows) if seeds[opt] == 1]
     if single and len(rows) > 1:
         whose = "per optimizer" if len(single) == len(seeds) else f"of {', '.join(single)}"
         found.append(f"one seed {whose}, so small differences may be noise")
     return found
 
 
-def write_comparison(curves: Sequence[RunCurve], rows: Sequence[ComparedRun], out: Path) -> Path:
+def write_comparison(curves: Sequence[RunCurve], rows: Sequence[Row], out: Path) -> Path:
     """Write compare.md and the loss curves as PNG and SVG into `out`; returns the page."""
     from danalab.experiments.drawing import save_figure
 
     out.mkdir(parents=True, exist_ok=True)
-    baseline = next(curve for curve, row in zip(curves, rows, strict=True) if row.is_baseline)
+    baseline = next(curve for curve, row in zip(curves, rows, strict=True) if row["is_baseline"])
     lines = [
         f"# Runs compared with {baseline.name}",
         "",

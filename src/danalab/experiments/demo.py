@@ -13,7 +13,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -33,23 +32,13 @@ TRIALS = {"adamw": (2e-3, 4e-3, 8e-3), "adana": (5e-4, 1e-3, 2e-3)}
 PROMPTS = ("def read_", "import ", '    """Return the ')
 
 
-@dataclass(frozen=True)
-class Demo:
-    """The results."""
+def run_demo(config: DemoConfig) -> dict[str, Any]:
+    """Prepare the corpus, train all trials, compare the best, draw and write everything into `config.out`.
 
-    rows: list[Any]
-    """`ComparedRun` of the best trial of each optimizer, all seeds."""
-    trials: list[Any]
-    """Of all trials."""
-    page: Path
-
-    def as_dict(self) -> dict[str, Any]:
-        runs, trials = ([asdict(row) for row in rows] for rows in (self.rows, self.trials))
-        return {"page": str(self.page), "runs": runs, "trials": trials}
-
-
-def run_demo(config: DemoConfig) -> Demo:
-    """Prepare the corpus, train all trials, compare the best, draw and write everything into `config.out`."""
+    Returns:
+        page, the path of the report; runs, the best trial of each optimizer with all seeds, and trials, all of them, as
+        rows of `danalab.experiments.comparison`.
+    """
     from danalab.data import resolve_dataset
     from danalab.experiments.comparison import compare, read_curve
     from danalab.experiments.runs import Runner, stopping_on_sigterm
@@ -72,8 +61,8 @@ def run_demo(config: DemoConfig) -> Demo:
         [read_curve(config.out / "runs" / cell.name) for cell in cells]
         for cells in (trials, [*best, *repeats])
     )
-    page = config.out / "report.md"
-    demo = Demo(compare(finals, finals[0].name), compare(curves, finals[0].name), page)
+    runs, tried = (compare(each, finals[0].name) for each in (finals, curves))
+    demo = {"page": str(config.out / "report.md"), "runs": runs, "trials": tried}
     _write(config, demo, finals, curves)
     return demo
 
@@ -88,35 +77,35 @@ def _cell(config: DemoConfig, data: Path, opt: str, lr: float, seed: int) -> Cel
     return Cell(name, {**MODEL, **own, **sizes, **intervals})
 
 
-def _write(config: DemoConfig, demo: Demo, finals: Sequence[Any], curves: Sequence[Any]) -> None:
+def _write(config: DemoConfig, demo: dict[str, Any], finals: Sequence[Any], curves: Sequence[Any]) -> None:
     from danalab.experiments.comparison import comparison_table, loss_figure, lr_figure
     from danalab.experiments.drawing import save_figure
     from danalab.experiments.formats import as_markdown
 
-    row = demo.rows[0]
+    row = demo["runs"][0]
     lines = [
-        *(f"{sentence}\n" for sentence in verdict(demo.rows)),
-        f"Enoki with {row.params:,} parameters on Python's standard library, byte-pair encoding of "
-        f"{config.vocab_size} tokens, {row.tokens:,} training tokens. Each optimizer had {len(TRIALS[row.opt])} "
+        *(f"{sentence}\n" for sentence in verdict(demo["runs"])),
+        f"Enoki with {row['params']:,} parameters on Python's standard library, byte-pair encoding of "
+        f"{config.vocab_size} tokens, {row['tokens']:,} training tokens. Each optimizer had {len(TRIALS[row['opt']])} "
         "learning-rate trials at full length; everything but optimizer and learning rate is the same.\n",
-        as_markdown(comparison_table(demo.rows)),
+        as_markdown(comparison_table(demo["runs"])),
     ]
     save_figure(lambda: loss_figure(finals, "tokens", finals[0]), config.out / "loss-tokens")
     save_figure(lambda: loss_figure(finals, "compute", finals[0]), config.out / "loss-compute")
     save_figure(lambda: lr_figure(curves), config.out / "lr")
     lines += ["![Validation loss](loss-tokens.svg)\n", "![Learning-rate trials](lr.svg)\n"]
-    lines += ["## All trials\n", as_markdown(comparison_table(demo.trials)), "## Samples\n"]
+    lines += ["## All trials\n", as_markdown(comparison_table(demo["trials"])), "## Samples\n"]
     for curve in finals[: len(TRIALS)]:
         lines.append(f"{curve.opt}, peak learning rate {curve.settings['lr']:g}:\n")
         lines += [f"```\n{text}\n```\n" for text in _samples(config.out / "runs" / curve.name)]
-    write_json(config.out / "demo.json", demo.as_dict())
-    write_atomically(demo.page, "\n".join(lines))
+    write_json(config.out / "demo.json", demo)
+    write_atomically(demo["page"], "\n".join(lines))
 
 
 def verdict(rows: Sequence[Any]) -> list[str]:
     """The results in sentences."""
-    by_opt = {opt: [row for row in rows if row.opt == opt] for opt in TRIALS}
-    losses = {opt: [row.val_loss for row in group] for opt, group in by_opt.items()}
+    by_opt = {opt: [row for row in rows if row["opt"] == opt] for opt in TRIALS}
+    losses = {opt: [row["val_loss"] for row in group] for opt, group in by_opt.items()}
     adamw, adana = mean(losses["adamw"]), mean(losses["adana"])
     winner, loser = ("ADana", "AdamW") if adana < adamw else ("AdamW", "ADana")
     ends = f"({min(adamw, adana):.4f} against {max(adamw, adana):.4f})"
@@ -125,14 +114,14 @@ def verdict(rows: Sequence[Any]) -> list[str]:
     if len(losses["adana"]) > 1:
         noise = f"AdamW {stdev(losses['adamw']):.4f}, ADana {stdev(losses['adana']):.4f}"
         spread = f"Spread over {len(losses['adana'])} seeds (standard deviation): {noise}."
-    saved = mean(row.compute_saved for row in by_opt["adana"])
+    saved = mean(row["compute_saved"] for row in by_opt["adana"])
     return [first, spread, f"ADana saved {saved:.0%} of AdamW's compute at equal loss."]
 
 
-def next_steps(demo: Demo) -> list[str]:
+def next_steps(demo: dict[str, Any]) -> list[str]:
     """Three commands to type next; `make demo` leaves a shell that does not know `danalab` yet."""
-    best = min(demo.rows, key=lambda row: row.val_loss)
-    run = shlex.quote(str(demo.page.parent / "runs" / best.run))
+    best = min(demo["runs"], key=lambda row: row["val_loss"])
+    run = shlex.quote(str(Path(demo["page"]).parent / "runs" / best["run"]))
     activate = Path(sys.prefix, "bin", "activate")
     lines = ["Next:"]
     if shutil.which("danalab") is None and activate.exists():

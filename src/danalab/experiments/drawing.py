@@ -188,24 +188,13 @@ def plain(axis: Axis) -> None:
     axis.set_minor_locator(ticker.NullLocator())
 
 
-def percent(axis: Axis) -> None:
-    """Ticks of an axis of shares, with their sign."""
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{100 * value:+.4g}%" if value else "0"))
-
-
-def widen(axis: Axis, values: Sequence[float]) -> None:
-    """Limits of a logarithmic axis around these values, with a margin even for a single value."""
-    low, high = min(values), max(values)
-    margin = max((high / low) ** 0.06, 1.25 if high < 1.5 * low else 1.0)
-    axis.axes.set_xlim(low / margin, high * margin)
-
-
 def limit_shares(axes: Axes, values: Sequence[float]) -> None:
     """Vertical limits around shares, between -100% and 100%: wide intervals are cut off."""
     low, high = max(min([*values, 0.0]), -1.0), min(max([*values, 0.0]), 1.0)
     span = max(high - low, 0.1)
     axes.set_ylim(low - 0.05 * span, low + 1.05 * span)
-    percent(axes.yaxis)
+    shown = ticker.FuncFormatter(lambda value, _: f"{100 * value:+.4g}%" if value else "0")
+    axes.yaxis.set_major_formatter(shown)
 
 
 def zoom(axes: Axes, finals: Sequence[float], highest: float) -> None:

@@ -8,7 +8,6 @@ finished runs in the folder (of the same optimizer where possible, and of the ne
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -42,25 +41,6 @@ _SIZES_AND_SEEDS = (
     "omega",
 )
 """Settings whose values make no optimizer refuse the others."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """The estimate of a run."""
-
-    name: str
-    opt: str
-    params: int
-    steps: int
-    lr: float
-    tokens: int
-    epochs: float | None
-    """Passes over the data; None where their size is not known before they are prepared."""
-    flops: float
-    device_hours: float | None
-    """None: no rate is known."""
-    cost: float | None
-    """None: no price, or no rate."""
 
 
 def accelerator_rate(name: str, mfu: float) -> Rate:
@@ -108,8 +88,12 @@ def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
 
 def estimate(
     cells: Sequence[Cell], folder: Path, rate: Rate | None = None, price: float | None = None
-) -> list[Estimate]:
-    """The estimate of each run."""
+) -> list[dict[str, Any]]:
+    """The estimate of each run, as --json prints it.
+
+    None: epochs where the size of the data is not known before they are prepared, device_hours without a rate, cost
+    without a price.
+    """
     check_optimizers(cells)
     estimates = []
     for cell in cells:
@@ -119,18 +103,18 @@ def estimate(
         tokens_per_epoch = getattr(_vocabulary(config.source, config.tokenizer), "tokens_per_epoch", None)
         data_tokens = tokens_per_epoch and tokens_per_epoch(planned.seq_len)
         estimates.append(
-            Estimate(
-                name=cell.name,
-                opt=planned.opt,
-                params=planned.model.exact_params,
-                steps=planned.steps,
-                lr=planned.lr,
-                tokens=planned.tokens,
-                epochs=data_tokens and planned.tokens / data_tokens,
-                flops=planned.flops,
-                device_hours=hours,
-                cost=None if hours is None or price is None else hours * price,
-            )
+            {
+                "name": cell.name,
+                "opt": planned.opt,
+                "params": planned.model.exact_params,
+                "steps": planned.steps,
+                "lr": planned.lr,
+                "tokens": planned.tokens,
+                "epochs": data_tokens and planned.tokens / data_tokens,
+                "flops": planned.flops,
+                "device_hours": hours,
+                "cost": None if hours is None or price is None else hours * price,
+            }
         )
     return estimates
 

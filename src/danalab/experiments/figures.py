@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
@@ -19,21 +18,39 @@ from danalab.errors import UserError
 from danalab.experiments import drawing
 from danalab.experiments.analysis import Analysis, curves_of
 from danalab.experiments.formats import fraction, short
-from danalab.experiments.horizon import HorizonAnalysis
 from danalab.experiments.rows import Row, is_usable
 from danalab.experiments.saving import LEAST_SEEDS
 from danalab.experiments.tuning import value_of
 
 TALLEST = 5.0  # a panel of losses shows this many times the median excess
+HORIZON = "horizon f = tokens / (20 parameters)"
 LEAST_VALUES = 3  # values of a setting that make a sweep
 
 
 def headline_figure(found: Analysis) -> Figure:
-    """The two main panels: loss against compute, compute saved against size."""
+    """Loss against compute with the laws, and compute saved at each size; hollow where there are too few seeds."""
     figure, (left, right) = drawing.panels(2, columns=2, each=(4.3, 3.7))
-    _draw_laws(left, found)
-    _draw_saved(right, found)
-    few = any(each.interval is None for opt in found.contenders for each in found.saved[opt].values())
+    for opt in found.opts:
+        drawing.group(left, opt, [(each.flops, each.losses) for each in found.at(opt)], opt)
+        if opt in found.compute_laws:
+            law = found.compute_laws[opt]
+            drawing.law_lines(left, optimizer_color(opt), law, *law.measured[0], law.samples)
+    left.set(xscale="log", yscale="log", xlabel=drawing.COMPUTE, ylabel="final " + drawing.LOSS)
+    drawing.plain(left.yaxis)
+    right.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4)
+    values, few = [0.0], False
+    contenders = [opt for opt in found.contenders if found.saved[opt]]
+    for position, opt in enumerate(contenders):
+        factor = drawing.aside(position, len(contenders))
+        sizes = sorted(found.saved[opt].items())
+        results = [(each.saved, each.interval) for _, each in sizes]
+        drawing.estimates(right, [params * factor for params, _ in sizes], results, opt, linewidth=1.2)
+        values += [value for value, _ in results]
+        values += [end for _, known in results if known for end in (known.low, known.high)]
+        few = few or any(known is None for _, known in results)
+    right.set(xscale="log", xlabel=drawing.SIZE, ylabel=f"compute saved against {found.baseline}")
+    drawing.limit_shares(right, values)
+    drawing.counts(right.xaxis)
     unknown = f"fewer than {LEAST_SEEDS} seeds" if few else ""
     drawing.legend(figure, laws=bool(found.compute_laws), unknown=unknown)
     return figure
@@ -130,38 +147,6 @@ def sensitivity_figure(found: Analysis) -> Figure | None:
     return figure
 
 
-def _saved_against(found: Analysis) -> str:
-    return f"compute saved against {found.baseline}"
-
-
-def _draw_saved(axes: Axes, found: Analysis) -> None:
-    """Compute saved at each size with 95% intervals; hollow where there are too few seeds."""
-    axes.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4)
-    values: list[float] = []
-    contenders = [opt for opt in found.contenders if found.saved[opt]]
-    for position, opt in enumerate(contenders):
-        factor = drawing.aside(position, len(contenders))
-        sizes = sorted(found.saved[opt].items())
-        results = [(each.saved, each.interval) for _, each in sizes]
-        drawing.estimates(axes, [params * factor for params, _ in sizes], results, opt, linewidth=1.2)
-        values += [value for value, _ in results]
-        values += [end for _, known in results if known for end in (known.low, known.high)]
-    axes.set(xscale="log", xlabel=drawing.SIZE, ylabel=_saved_against(found))
-    drawing.limit_shares(axes, values)
-    drawing.counts(axes.xaxis)
-
-
-def _draw_laws(axes: Axes, found: Analysis) -> None:
-    """Final loss against compute: one point per size, bars over seeds, the laws with their 95% band."""
-    for opt in found.opts:
-        drawing.group(axes, opt, [(each.flops, each.losses) for each in found.at(opt)], opt)
-        if opt in found.compute_laws:
-            law = found.compute_laws[opt]
-            drawing.law_lines(axes, optimizer_color(opt), law, *law.measured[0], law.samples)
-    axes.set(xscale="log", yscale="log", xlabel=drawing.COMPUTE, ylabel="final " + drawing.LOSS)
-    drawing.plain(axes.yaxis)
-
-
 # ---- horizons ----
 def multiplier_figure(found: Analysis) -> Figure | None:
     """Token multiplier against the horizon, one panel per size, with the law of all sizes."""
@@ -169,12 +154,28 @@ def multiplier_figure(found: Analysis) -> Figure | None:
     if horizon is None or not horizon.multipliers:
         return None
     sizes = sorted({each.params for each in horizon.multipliers})
+    opts = list(dict.fromkeys(each.opt for each in horizon.multipliers))
     figure, places = drawing.panels(len(sizes), each=(3.6, 3.3))
     values = [each.value for each in horizon.multipliers if 0.2 < each.value < 8]
+    base: dict[str, Any] = {
+        "color": optimizer_color(horizon.baseline),
+        "label": f"{horizon.baseline} (baseline)",
+    }
     for axes, params in zip(places, sizes, strict=True):
-        _draw_multipliers(axes, horizon, params)
-        axes.set(title=f"{short(params)} parameters", xlabel="horizon f = tokens / (20 parameters)")
-        axes.set(xscale="log", yscale="log")
+        axes.axhline(1, linewidth=1.4, **base)
+        for position, opt in enumerate(opts):
+            mine = [each for each in horizon.multipliers if (each.opt, each.params) == (opt, params)]
+            if not mine:
+                continue
+            mine.sort(key=lambda each: each.horizon)
+            factor = drawing.aside(position, len(opts))
+            x = [each.horizon * factor for each in mine]
+            drawing.estimates(axes, x, [(each.value, each.interval) for each in mine], opt, linestyle="")
+            if horizon.law is not None:
+                f = np.geomspace(mine[0].horizon, mine[-1].horizon, 40)
+                line = np.exp([horizon.law.log_multiplier(opt, each) for each in f])
+                axes.plot(f * factor, line, color=optimizer_color(opt), linewidth=1.0, alpha=0.7)
+        axes.set(title=f"{short(params)} parameters", xlabel=HORIZON, xscale="log", yscale="log")
         axes.set_ylim(min(values) / 1.3, max(values) * 1.3)
         drawing.counts(axes.xaxis, {each.horizon for each in horizon.multipliers}, fraction)
         drawing.plain(axes.yaxis)
@@ -183,26 +184,6 @@ def multiplier_figure(found: Analysis) -> Figure | None:
     unknown = any(each.interval is None for each in horizon.multipliers)
     drawing.legend(figure, unknown="noise not known" if unknown else "")
     return figure
-
-
-def _draw_multipliers(axes: Axes, horizon: HorizonAnalysis, params: int) -> None:
-    """One size: points with intervals, and the law's line over the size's horizons."""
-    axes.axhline(
-        1, color=optimizer_color(horizon.baseline), linewidth=1.4, label=f"{horizon.baseline} (baseline)"
-    )
-    opts = list(dict.fromkeys(each.opt for each in horizon.multipliers))
-    for position, opt in enumerate(opts):
-        mine = [each for each in horizon.multipliers if (each.opt, each.params) == (opt, params)]
-        mine.sort(key=lambda each: each.horizon)
-        if not mine:
-            continue
-        factor = drawing.aside(position, len(opts))
-        x = [each.horizon * factor for each in mine]
-        drawing.estimates(axes, x, [(each.value, each.interval) for each in mine], opt, linestyle="")
-        if horizon.law is not None:
-            f = np.geomspace(mine[0].horizon, mine[-1].horizon, 40)
-            line = np.exp([horizon.law.log_multiplier(opt, each) for each in f])
-            axes.plot(f * factor, line, color=optimizer_color(opt), linewidth=1.0, alpha=0.7)
 
 
 def horizon_loss_figure(found: Analysis) -> Figure | None:
@@ -222,8 +203,7 @@ def horizon_loss_figure(found: Analysis) -> Figure | None:
                 axes.plot(
                     f, [law(opt, params, each) for each in f], color=optimizer_color(opt), linewidth=1.2
                 )
-        axes.set(title=f"{short(params)} parameters", xlabel="horizon f = tokens / (20 parameters)")
-        axes.set(xscale="log", yscale="log")
+        axes.set(title=f"{short(params)} parameters", xlabel=HORIZON, xscale="log", yscale="log")
         drawing.counts(axes.xaxis, words=fraction)
         drawing.plain(axes.yaxis)
         if drawing.is_leftmost(axes):

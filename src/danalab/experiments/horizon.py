@@ -25,7 +25,7 @@ from itertools import groupby
 import numpy as np
 
 from danalab.errors import UserError, import_extra
-from danalab.experiments.formats import NOT_KNOWN, Table, span, yes_or_no
+from danalab.experiments.formats import NOT_KNOWN, Table, span
 from danalab.experiments.paired import PairedTest, paired_tests
 from danalab.experiments.statistics import Interval, log_interval
 from danalab.experiments.tuning import Redraw, Tuned
@@ -279,7 +279,8 @@ def exponent_table(horizon: HorizonAnalysis) -> Table:
     """A line for each contender: its exponent, and which references the interval contains."""
     lines = []
     for opt, each in horizon.exponents.items():
-        inside = [yes_or_no(each.interval and value in each.interval) for value in REFERENCES]
+        known = each.interval
+        inside = ["-" if known is None else "yes" if value in known else "no" for value in REFERENCES]
         lines.append([opt, f"{each.value:.3f}", span(each.interval, ".3f"), *inside])
     return ["optimizer", "p", "95% interval", *(f"{value:g} inside" for value in REFERENCES)], lines
 

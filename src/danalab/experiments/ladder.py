@@ -75,7 +75,10 @@ class Search:
         """Value -> loss of the trials that differ from the best in one dial, by value."""
         rest = {key: value for key, value in self.best.items() if key != dial}
         same = [(each[dial], loss) for each, loss in self.tried.values() if rest.items() <= each.items()]
-        return dict(sorted(same)) if all(map(_is_positive, (value for value, _ in same))) else {}
+        numbers = all(
+            isinstance(value, (int, float)) and value > 0 and value is not True for value, _ in same
+        )
+        return dict(sorted(same)) if numbers else {}
 
     def is_at_edge(self, dial: str) -> bool:
         """Whether the best value is an outermost one of several positive numbers."""
@@ -121,22 +124,16 @@ def search(
             found.follow(name)
         if not found.left or found.best == before or math.isinf(found.loss):
             break
-        axes[RATE] = _around(found.best[RATE], multipliers)  # and the dials again, at what is best now
+        best, first = found.best[RATE], sorted(multipliers)
+        spacing = first[1] / first[0] if len(first) > 1 else 1.0
+        axes[RATE] = [
+            rounded(best / spacing),
+            best,
+            rounded(best * spacing),
+        ]  # and the dials again, at what is best
     while found.left and found.refine(RATE):
         pass
     return found
-
-
-def _around(best: float, multipliers: Sequence[float]) -> list[float]:
-    """A multiplier and its neighbours at the distance of the first ones."""
-    if len(multipliers) < 2:
-        return [best]
-    spacing = sorted(multipliers)[1] / min(multipliers)
-    return [rounded(best / spacing), best, rounded(best * spacing)]
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 
 def run_ladder(plan: LadderPlan, runner: Runner) -> tuple[list[TunedRung], list[str]]:

@@ -9,6 +9,7 @@ Every optimizer has as many trials as every other: a plan whose dials differ in 
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,10 +42,9 @@ FREE_TRIALS = 2  # trials for what lies beyond edges and between rates, where th
 Positive = Annotated[float, Gt(0), Field(allow_inf_nan=False)]
 
 
-class Rung(BaseModel):
+@dataclass(frozen=True)
+class Rung:
     """A size at a horizon, where optimizers are tuned and compared."""
-
-    model_config = ConfigDict(frozen=True)
 
     size: tuple[tuple[str, Any], ...]
     """Its settings."""
@@ -127,7 +127,8 @@ class LadderPlan(BaseModel):
         ordered = []
         for place, size in enumerate(sizes):
             own = tuple((key, value) for key, value in size.items() if key != "horizons")
-            ordered += [(f or 0.0, place, Rung(size=own, horizon=f)) for f in self._horizons(size)]
+            horizons = sorted(map(float, size.get("horizons", self.horizons))) or [None]
+            ordered += [(f or 0.0, place, Rung(own, f)) for f in horizons]
         return [rung for _, _, rung in sorted(ordered, key=lambda each: each[:2])]
 
     def rung_before(self, rung: Rung) -> Rung | None:
@@ -185,21 +186,15 @@ class LadderPlan(BaseModel):
             settings["tokens_per_param"] = CHINCHILLA * rung.horizon
             name["f"] = rung.horizon
         name |= {"lr_multiplier": multiplier, **moved, "seed": seed}
-        omega = self._omega(settings["opt"], rung.horizon, chosen.pop(DECAY, 1.0))
-        if omega is not None:
-            settings["omega"] = omega
+        factor = chosen.pop(DECAY, 1.0)
+        if self.decay_law == "sqrt" and rung.horizon is not None:
+            strength = _SQRT_DECAY[facts_of(settings["opt"]).decay] * math.sqrt(rung.horizon)
+            settings["omega"] = float(f"{factor * strength:.6g}")
+        elif factor != 1:
+            settings["omega"] = factor * OMEGA
         settings |= {**chosen, "lr_multiplier": multiplier, "seed": seed, "data_seed": 1337 + seed}
         (checked,) = expand({}, self.fixed, [settings])
         return Cell(name_of(name), checked.settings, opt if opt in self.variants else None, (*place, seed))
-
-    def _omega(self, opt: str, horizon: float | None, factor: float) -> float | None:
-        """Strength of weight decay; None: that of `fixed` or of the rules."""
-        if self.decay_law == "sqrt" and horizon is not None:
-            return float(f"{factor * _SQRT_DECAY[facts_of(opt).decay] * math.sqrt(horizon):.6g}")
-        return None if factor == 1 else factor * OMEGA
-
-    def _horizons(self, size: Mapping[str, Any]) -> list[float | None]:
-        return [*sorted(map(float, size.get("horizons", self.horizons)))] or [None]
 
     def _check_horizons(self) -> None:
         horizons = [f for rung in self.rungs() for f in [rung.horizon]]

@@ -402,14 +402,11 @@ class Progress:
             if time.monotonic() < self._next_line:
                 return
             self._next_line = time.monotonic() + self.LINE_SECONDS
-            running = [folder for folder in self._open if RunFolder(folder).metrics_file.is_file()]
-        if running:
-            self.say("  running: " + "; ".join(f"{folder.name} ({step_words(folder)})" for folder in running))
-
-
-def step_words(folder: Path) -> str:
-    """How far a run is: its last step and validation loss."""
-    step, loss = 0, None
-    for row in last_rows(RunFolder(folder).metrics_file):
-        step, loss = row["step"], row.get("val/loss", loss)
-    return f"step {step}" + ("" if loss is None else f", val loss {loss:.4f}")
+            shown = [folder for folder in self._open if RunFolder(folder).metrics_file.is_file()]
+        words = []
+        for folder in shown:
+            rows = last_rows(RunFolder(folder).metrics_file)
+            losses = [f", val loss {row['val/loss']:.4f}" for row in rows if row.get("val/loss") is not None]
+            words.append(f"{folder.name} (step {rows[-1]['step'] if rows else 0}{''.join(losses[-1:])})")
+        if words:
+            self.say("  running: " + "; ".join(words))

@@ -104,7 +104,12 @@ class _Side:
 
     @classmethod
     def of(cls, compute: Any, loss: Any, what: str) -> "_Side":
-        curves = [(x, smoothed(x, y)) for x, y in _curves(compute, loss, what)]
+        if not len(compute) or np.ndim(compute[0]) == 0:
+            compute, loss = [compute], [loss]
+        arrays = [
+            curve_arrays(x, y, f"{what}, run {i}") for i, (x, y) in enumerate(zip(compute, loss, strict=True))
+        ]
+        curves = [(x, smoothed(x, y)) for x, y in arrays]
         finals = np.array([y[-1] for _, y in curves])
         return cls(*on_one_grid(curves), finals, float(np.mean([x[-1] for x, _ in curves])))
 
@@ -138,14 +143,6 @@ def _compare(
     log_ratios = np.log(np.where(reached, crossings / base.end, other.end / passed))
     bounds = np.where(reached, crossings == other.x[0], passed == base.x[0])
     return log_ratios, bounds, np.where(reached, math.nan, passed / base.end)
-
-
-def _curves(compute: Any, loss: Any, what: str) -> list[Curve]:
-    if not len(compute) or np.ndim(compute[0]) == 0:
-        return [curve_arrays(compute, loss, what)]
-    return [
-        curve_arrays(x, y, f"{what}, run {i}") for i, (x, y) in enumerate(zip(compute, loss, strict=True))
-    ]
 
 
 def curve_arrays(cost: ArrayLike, loss: ArrayLike, what: str = "curve") -> tuple[np.ndarray, np.ndarray]:

@@ -49,18 +49,13 @@ class SlurmRunner(Runner):
         folder: Path,
         resources: slurm.Resources,
         *,
-        setup: Sequence[str] = (),
-        at_once: int | None = None,
         wait: bool = False,
         poll_seconds: float = 60.0,
         command: Sequence[str] = slurm.COMMAND,
     ):
-        """`setup`: shell commands before a run; `at_once`: most runs at a time; `poll_seconds`: of the queue [s].
-
-        `command` starts `danalab` there; default this installation.
-        """
+        """`poll_seconds`: interval of looks at the queue [s]; `command` starts `danalab` there."""
         super().__init__(folder, jobs=1)
-        self._resources, self._setup, self._at_once, self._command = resources, setup, at_once, command
+        self._resources, self._command = resources, command
         self._wait, self._poll_seconds = wait, poll_seconds
 
     def write_scripts(self, cells: Sequence[Cell]) -> list[Path]:
@@ -75,7 +70,10 @@ class SlurmRunner(Runner):
         while left:
             with self._lock:
                 if wanted := self._to_submit(left):
-                    for answer in submit_arrays(self._write_arrays(wanted)):
+                    for script in self._write_arrays(wanted):
+                        answer, record = submit(script), script.with_suffix(".json")
+                        array = validated(_Array, read_json(record), record)
+                        write_json(record, asdict(replace(array, sbatch=answer)))
                         log.info("%s", answer)
             names = {cell.name for cell in left if cell.name not in self.failures}
             if names and not self._wait:
@@ -119,7 +117,7 @@ class SlurmRunner(Runner):
             part = cells[first : first + LARGEST_ARRAY]
             name = _next_name(self.folder)
             tasks = [_flags(self.folder / "runs" / cell.name, cell, self._resources.ranks) for cell in part]
-            array = SlurmJob(name, tasks, self._resources, place, self._setup, self._at_once, self._command)
+            array = SlurmJob(name, tasks, self._resources, place, self._command)
             scripts.append(array.write())
             write_json(place / f"{name}.json", asdict(_Array([cell.name for cell in part], None)))
         return scripts
@@ -159,19 +157,6 @@ class SlurmRunner(Runner):
             index = int(task) if task.strip().isdigit() else 0  # a job of one run is no array and prints N/A
             queued.update(runs[index : index + 1])
         return queued
-
-
-def submit_arrays(scripts: Sequence[Path]) -> list[str]:
-    """Submit scripts; returns the answers of sbatch.
-
-    UserError: there is no sbatch here, or it refused; the rest does not count as submitted.
-    """
-    answers = []
-    for script in scripts:
-        answers.append(submit(script))
-        record = script.with_suffix(".json")
-        write_json(record, asdict(replace(validated(_Array, read_json(record), record), sbatch=answers[-1])))
-    return answers
 
 
 def _flags(folder: Path, cell: Cell, ranks: int) -> list[str]:

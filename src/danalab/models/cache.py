@@ -45,11 +45,13 @@ def continuation_mask(past: int, length: int, device: torch.device) -> Tensor | 
     return torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past)
 
 
-class ConvState:
-    """The last inputs of short convolutions (`danalab.models.layers.basic`)."""
+class RecurrentState:
+    """The last inputs of short convolutions, and one tensor of constant size that is replaced at each token."""
 
     def __init__(self, batch: int):
         self.batch = batch
+        self.memory: Tensor | None = None
+        """Of oscillators complex [B, D, R], of the delta rule [B, H, K, V]; None before the first token, or without."""
         self.last: tuple[Tensor, ...] | None = None
         """The last inputs of each convolution, [B, size - 1, C]."""
 
@@ -61,24 +63,7 @@ class ConvState:
         return before
 
     def tensors(self) -> tuple[Tensor, ...] | None:
-        """All tensors of the state, the sequences first; None before the first token."""
-        return self.last
-
-    def load(self, tensors: tuple[Tensor, ...]) -> None:
-        """Continue from these `tensors`, as `tensors()` returns them; they are not modified."""
-        self.last = tensors
-
-
-class MatrixState(ConvState):
-    """The last inputs of short convolutions, and one tensor of constant size that is replaced at each token."""
-
-    def __init__(self, batch: int):
-        super().__init__(batch)
-        self.memory: Tensor | None = None
-        """The state: of oscillators complex [B, D, R], of the delta rule [B, H, K, V]; None before the first token."""
-
-    def tensors(self) -> tuple[Tensor, ...] | None:
-        """The memory where there is one, then the last inputs; None before the first token."""
+        """The memory where there is one, then the last inputs, the sequences first; None before the first token."""
         parts = (*(() if self.memory is None else (self.memory,)), *(self.last or ()))
         return parts or None
 
@@ -88,7 +73,7 @@ class MatrixState(ConvState):
         self.last = tensors[1:] or None
 
 
-State = KeyValues | ConvState
+State = KeyValues | RecurrentState
 
 
 class Cache:

@@ -28,7 +28,7 @@ from danalab.models.cache import Cache, State
 from danalab.models.config import ModelConfig, checkpointing_rule
 from danalab.models.init import KIND_OF_ROLE, initialise
 from danalab.models.layers.attention import Rotary, document_positions, document_starts
-from danalab.models.layers.basic import Dropout, Embedding, Linear, make_norm
+from danalab.models.layers.basic import Embedding, Linear, dropout, make_norm
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
 from danalab.models.moe.mixture import Routing, make_mlp, router_losses, stacked, weighted
 from danalab.models.shards import full_logits
@@ -53,7 +53,6 @@ class Decoder(nn.Module):
         self.position_embedding = (
             Embedding(config.seq_len, config.d_model) if config.learns_positions else None
         )
-        self.dropout = Dropout(config.dropout)
         has_rotary = config.architecture.rotary
         self.rotary = Rotary(config.seq_len, config.rotated, config.rope_theta) if has_rotary else None
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
@@ -124,7 +123,7 @@ class Decoder(nn.Module):
             starts = document_starts(tokens, self.document_token)
             position = document_positions(starts)
         x, rotary = self._embed(tokens, start, position)
-        x = self.dropout(x)
+        x = dropout(x, self.config.dropout, self.training)
         if cache is None:
             routing = []
             for block in self.blocks:
@@ -320,7 +319,7 @@ class Block(nn.Module):
         self.mlp_norm = make_norm(config, config.d_model)
         self.mlp = make_mlp(config, layer)
         self.residual_scale = config.residual_scale
-        self.dropout = Dropout(config.dropout)
+        self.dropout = config.dropout
         self.checkpointing = "none"
 
     @property
@@ -344,7 +343,7 @@ class Block(nn.Module):
             return self._compute(x_BLD, rotary_L1P2, state, starts_BL)
         settings: dict[str, Any] = {
             "use_reentrant": False,
-            "preserve_rng_state": self.dropout.probability > 0,
+            "preserve_rng_state": self.dropout > 0,
         }
         if self.checkpointing == "selective":
             settings["context_fn"] = partial(create_selective_checkpoint_contexts, _SAVED_OPS)
@@ -361,5 +360,5 @@ class Block(nn.Module):
         return self._add(x, update)
 
     def _add(self, x: Tensor, update: Tensor) -> Tensor:
-        update = self.dropout(update)
+        update = dropout(update, self.dropout, self.training)
         return x + update if self.residual_scale == 1.0 else x.add(update, alpha=self.residual_scale)

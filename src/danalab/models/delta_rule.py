@@ -32,9 +32,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
-from danalab.models.cache import MatrixState
+from danalab.models.cache import RecurrentState
 from danalab.models.config import CHUNK, ModelConfig
-from danalab.models.layers.basic import Linear, RMSNorm
+from danalab.models.layers.basic import Linear, Norm
 from danalab.models.layers.precision import full_precision, is_plain_inference
 from danalab.models.shards import assign, local_shard
 
@@ -92,7 +92,7 @@ class GatedDeltaNet(nn.Module):
         self.key_conv = ShortConvolution(keys, shape.conv_size)
         self.value_conv = ShortConvolution(values, shape.conv_size)
         self.forgetting = DecayGate(shape.value_heads)
-        self.norm = RMSNorm(shape.value_dim, config.norm_eps)
+        self.norm = Norm(shape.value_dim, config.norm_eps)
         self.out = Linear(values, d, role="residual")
 
     @property
@@ -104,7 +104,7 @@ class GatedDeltaNet(nn.Module):
         self,
         x_BTD: Tensor,
         rotary: Tensor | None = None,
-        state: MatrixState | None = None,
+        state: RecurrentState | None = None,
         starts_BT: Tensor | None = None,
     ) -> Tensor:
         """[B, T, D]; arguments as of `Attention.forward`, of which `rotary` is ignored."""
@@ -139,7 +139,7 @@ class GatedDeltaNet(nn.Module):
         v: Tensor,
         g: Tensor,
         b: Tensor,
-        state: MatrixState | None,
+        state: RecurrentState | None,
         starts: Tensor | None,
     ) -> Tensor:
         if state is None:
@@ -155,9 +155,9 @@ class GatedDeltaNet(nn.Module):
         state.memory = after.detach()
         return o
 
-    def new_state(self, batch: int, max_len: int) -> MatrixState:
+    def new_state(self, batch: int, max_len: int) -> RecurrentState:
         """An empty state for `batch` sequences, of the same size for every `max_len`."""
-        return MatrixState(batch)
+        return RecurrentState(batch)
 
 
 class ShortConvolution(nn.Module):

@@ -9,7 +9,7 @@ Source: Ferbach et al. 2025 (arXiv 2505.16098), section 2; AdEMAMix after Paglia
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +27,6 @@ class Rates(NamedTuple):
     gamma3: Any
     forget: Any
     """Delta: the share of the momentum that is forgotten."""
-
-
-class Algorithm(Protocol):
-    """An object with rates at each time; a registered pytree, so that compiled functions take it."""
-
-    def at(self, t: Any) -> Rates: ...
 
 
 @jax.tree_util.register_dataclass
@@ -88,6 +82,10 @@ class WarmedUpAdEMAMix:
         share = jnp.minimum(t / self.horizon, 1.0)
         beta3 = between_half_lives(share, self.start, 1 - self.delta / self.horizon)
         return Rates(1 / (1 + t), self.gamma2, self.gamma2 * share * self.weight, 1 - beta3)
+
+
+Algorithm = Momentum | WarmedUpAdEMAMix
+"""Has `Rates` at each time; a registered pytree, so that compiled functions take it."""
 
 
 def between_half_lives(share: Any, start: Any, end: Any) -> Any:
@@ -149,35 +147,29 @@ def standard(
     d: int,
     trace: float,
     batch: int = 1,
-    strength: float = 0.5,
-    step_scale: float = 0.5,
-    kappa: float | None = None,
-    delta: float | None = None,
-) -> Momentum | WarmedUpAdEMAMix:
+) -> Algorithm:
     """The algorithm `name` (a key of `ALGORITHMS`) with the settings of the theory.
 
-    gamma2 = step_scale min(1, batch / trace). `strength` is c in gamma3 = c gamma2 batch / d (constant) and
-    gamma3 = c gamma2 (1 + t)^-kappa (decaying; kappa defaults to 1 / (2 alpha)). SGD-M gives a tenth of the step to the
+    gamma2 = min(1, batch / trace) / 2; gamma3 = gamma2 batch / (2 d) (constant), gamma2 (1 + t)^-kappa / 2 with kappa =
+    1 / (2 alpha) (decaying). SGD-M gives a tenth of the step to the
     gradient and nine tenths to the momentum (Delta = 0.1), the same total step as SGD.
 
     UserError: unknown name.
     """
-    gamma2 = step_scale * min(1.0, batch / trace)
-    delta = default_delta(alpha, beta) if delta is None else delta
-    kappa = critical_kappa(alpha) if kappa is None else kappa
+    gamma2, delta = 0.5 * min(1.0, batch / trace), default_delta(alpha, beta)
     if name == "sgd":
         return sgd(gamma2, delta)
     if name == "sgd-m":
         return sgd_momentum(0.1 * gamma2, 0.09 * gamma2)
     if name == "dana-constant":
-        return dana_constant(gamma2, strength * gamma2 * batch / d, delta)
+        return dana_constant(gamma2, 0.5 * gamma2 * batch / d, delta)
     if name == "dana-decaying":
-        return dana_decaying(gamma2, strength * gamma2, kappa, delta)
+        return dana_decaying(gamma2, 0.5 * gamma2, critical_kappa(alpha), delta)
     if name == "ademamix":
         horizon = float(d) ** alpha
         if horizon <= delta:
             raise UserError(f"ademamix: d^alpha = {horizon:g} must exceed delta = {delta:g}; take a larger d")
-        return WarmedUpAdEMAMix(gamma2, horizon, strength * horizon ** (1 - 1 / (2 * alpha)), delta)
+        return WarmedUpAdEMAMix(gamma2, horizon, 0.5 * horizon ** (1 - 1 / (2 * alpha)), delta)
     raise UserError(f"unknown algorithm '{name}'{nearest(name, ALGORITHMS)}; known: {', '.join(ALGORITHMS)}")
 
 

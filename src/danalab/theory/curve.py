@@ -136,16 +136,6 @@ def own_settings(*, x64: bool) -> Iterator[None]:
         yield
 
 
-def in_float64(function: Callable[P, R]) -> Callable[P, R]:
-    """Run `function` in float64."""
-    return _with_settings(function, x64=True)
-
-
-def in_float32(function: Callable[P, R]) -> Callable[P, R]:
-    """Run `function` in float32."""
-    return _with_settings(function, x64=False)
-
-
 def _with_settings(function: Callable[P, R], *, x64: bool) -> Callable[P, R]:
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -153,3 +143,8 @@ def _with_settings(function: Callable[P, R], *, x64: bool) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return wrapped
+
+
+in_float64 = functools.partial(_with_settings, x64=True)
+in_float32 = functools.partial(_with_settings, x64=False)
+"""Run a function in that precision."""

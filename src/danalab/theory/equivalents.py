@@ -99,19 +99,10 @@ def _thinned(model: PLRF) -> Nodes:
     return nodes(model, exact=200, per_decade=60)
 
 
-@dataclass(frozen=True)
-class Density:
-    """Densities over the spectrum of K on a grid of eigenvalues."""
-
-    x: np.ndarray
-    eigenvalues: np.ndarray
-    """Number of eigenvalues per unit of x."""
-    rho: np.ndarray
-    """rho-measure mu(dx)/dx: the initial distance to the optimum that modes at x carry."""
-
-
-def density(model: PLRF, x: np.ndarray, relative_height: float = 1e-4) -> Density:
-    """Eigenvalue density of K and its rho-measure at x (Stieltjes inversion of the two resolvent forms)."""
+def density(model: PLRF, x: np.ndarray, relative_height: float = 1e-4) -> tuple[np.ndarray, np.ndarray]:
+    """Number of eigenvalues of K per unit of x, and its rho-measure mu(dx)/dx: the initial distance to the optimum that
+    modes at x carry (Stieltjes inversion of the two resolvent forms).
+    """
     x = np.asarray(x, float)
     m = resolvent(model, x, relative_height)
     z = x * (1 + 1j * relative_height)
@@ -119,4 +110,4 @@ def density(model: PLRF, x: np.ndarray, relative_height: float = 1e-4) -> Densit
     gap = grid.level[:, None] * m - z
     count = np.sum(grid.count[:, None] / gap, axis=0).imag / math.pi
     rho = (np.sum(grid.target[:, None] / gap, axis=0) / z).imag / math.pi
-    return Density(x, np.maximum(count, 0), np.maximum(rho, 0))
+    return np.maximum(count, 0), np.maximum(rho, 0)

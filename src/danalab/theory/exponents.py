@@ -149,45 +149,33 @@ def frontier(
     *,
     flops: np.ndarray | None = None,
     h: float = 1e-2,
-    per_decade: int = 40,
-    ratio: int = 4,
 ) -> Frontier:
-    """Integrate algorithm `name` for every d of `sizes` (v = ratio d) over T = max(1e5, 20 d^2) and take the envelope.
+    """Integrate algorithm `name` for every d of `sizes` (v = 4 d) over T = max(1e5, 20 d^2) and take the envelope.
 
     Args:
         flops: compute at which to evaluate; default 161 points from 10^4 to 20 d_max^3.
-        h, per_decade: accuracy, see `ode` and `binned_spectrum`.
+        h: accuracy, see `ode`.
     Raises:
         UserError: exponents outside the phases, unknown algorithm, sizes not ascending.
     """
     d = np.asarray(sizes, dtype=np.int64)
     if len(d) < 3 or (np.diff(d) <= 0).any() or d[0] < 2:
         raise UserError("a frontier needs at least three ascending sizes d >= 2")
-    spectra = [
-        binned_spectrum(
-            alpha, beta, int(n), limit_loss(alpha, beta, ratio * int(n), int(n)), per_decade=per_decade
-        )
-        for n in d
-    ]
+    spectra = [binned_spectrum(alpha, beta, n, limit_loss(alpha, beta, 4 * n, n)) for n in d.tolist()]
     rows = max(len(s.lam) for s in spectra)
     curves = []
     for n, spectrum in zip(d.tolist(), spectra, strict=True):
-        algorithm = standard(name, alpha=alpha, beta=beta, d=n, trace=power_sum(2 * alpha, ratio * n))
-        curves.append(ode(_same_length(spectrum, rows), algorithm, max(1e5, 20.0 * n * n), h=h))
+        algorithm = standard(name, alpha=alpha, beta=beta, d=n, trace=power_sum(2 * alpha, 4 * n))
+        # Modes of multiplicity 0, so that all sizes share one compiled integrator.
+        extra = (0, rows - len(spectrum.lam))
+        padded = [np.pad(each, extra) for each in (spectrum.rho, spectrum.multiplicity)]
+        spectrum = Spectrum(np.pad(spectrum.lam, extra, mode="edge"), padded[0], spectrum.limit, padded[1])
+        curves.append(ode(spectrum, algorithm, max(1e5, 20.0 * n * n), h=h))
     flops = np.geomspace(1e4, 20.0 * float(d[-1]) ** 3, 161) if flops is None else flops
-    table = np.stack([_on_compute(c, n, flops) for n, c in zip(d.tolist(), curves, strict=True)])
+    table = np.full((len(d), len(flops)), np.inf)
+    for row, n, curve in zip(table, d.tolist(), curves, strict=True):
+        t = flops / n - 1
+        covered = (t >= 1) & (t <= curve.t[-1])
+        row[covered] = curve.at(t[covered])
     best = np.where(np.isfinite(table.min(0)), d[table.argmin(0)], 0)
     return Frontier(flops, table.min(0), best, d, curves)
-
-
-def _same_length(spectrum: Spectrum, rows: int) -> Spectrum:
-    """Pad with modes of multiplicity 0, so that all sizes share one compiled integrator."""
-    extra = rows - len(spectrum.lam)
-    lam, rho = np.pad(spectrum.lam, (0, extra), mode="edge"), np.pad(spectrum.rho, (0, extra))
-    return Spectrum(lam, rho, spectrum.limit, np.pad(spectrum.multiplicity, (0, extra)))
-
-
-def _on_compute(curve: Curve, d: int, flops: np.ndarray) -> np.ndarray:
-    t = flops / d - 1
-    covered = (t >= 1) & (t <= curve.t[-1])
-    return np.where(covered, curve.at(np.clip(t, 0, None)), np.inf)

@@ -110,7 +110,7 @@ def limit_study(p: LimitFlags) -> Study:
     spectra = [draw(model, p.seed + i).spectrum for i in range(p.draws)]
     edge = smallest_eigenvalue(model)
     x = np.geomspace(max(0.6 * edge, 1e-13), 3.0, 700)
-    dense = density(model, x)
+    eigenvalues, rho = density(model, x)
     widths = np.diff(x, prepend=x[0])
     sizes = 2 ** np.arange(5, 14)
     limits = [
@@ -119,8 +119,8 @@ def limit_study(p: LimitFlags) -> Study:
     ]
     arrays = {
         "x": x,
-        "eigenvalues_above": np.cumsum((dense.eigenvalues * widths)[::-1])[::-1],
-        "energy_below": np.cumsum(0.5 * x * dense.rho * widths),
+        "eigenvalues_above": np.cumsum((eigenvalues * widths)[::-1])[::-1],
+        "energy_below": np.cumsum(0.5 * x * rho * widths),
         "lam": np.stack([s.lam for s in spectra]),
         "rho": np.stack([s.rho for s in spectra]),
         "limits": np.asarray([s.limit for s in spectra]),

@@ -18,7 +18,7 @@ Source: the moment equations of Ferbach et al. 2025 (arXiv 2505.16098), rederive
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,6 @@ from danalab.theory.algorithms import Algorithm, Rates, stacked
 from danalab.theory.curve import Curve, check_times, finite_or_inf, in_float32, in_float64, padded, record
 from danalab.theory.problem import Spectrum
 
-Renormalise = Literal["none", "adam", "rmsprop", "risk"]
-_RENORMALISE = ("none", "adam", "rmsprop", "risk")
 Matrix = tuple[tuple[Any, Any, Any], tuple[Any, Any, Any], tuple[Any, Any, Any]]
 Vector = tuple[Any, Any, Any]
 
@@ -69,8 +67,6 @@ def ode(
     *,
     batch: float = 1,
     h: float = 1e-2,
-    approximate: bool = False,
-    renormalise: Renormalise = "none",
 ) -> Curve:
     """Expected risk of `algorithm` on `spectrum` up to time `horizon`; cost O(modes log(horizon) / h).
 
@@ -80,22 +76,16 @@ def ode(
         horizon: last time [steps].
         batch: samples per step.
         h: step in log(1 + t); 1e-2 is good to 0.2%, 1e-3 to 0.02%.
-        approximate: the published leading-order equations in place of the exact ones.
-        renormalise: what is divided by sqrt(2P), as adaptive optimizers do: "adam" gamma3, "rmsprop" gamma1, "risk"
-            gamma2 and gamma3.
     Raises:
-        UserError: horizon, batch or h is not positive; unknown `renormalise`.
+        UserError: horizon, batch or h is not positive.
     """
     if not (math.isfinite(horizon) and horizon > 0):
         raise UserError(f"horizon = {horizon}: must be positive and finite")
     if not (batch > 0 and 0 < h < 1):
         raise UserError(f"batch = {batch} and h = {h}: batch must be positive, h between 0 and 1")
-    if renormalise not in _RENORMALISE:
-        raise UserError(f"unknown renormalise '{renormalise}'; known: {', '.join(_RENORMALISE)}")
     index = np.arange(math.ceil(math.log1p(horizon) / h) + 1)
-    integrate = partial(_integrate, approximate=approximate, renormalise=renormalise)
     return Curve.of(
-        np.expm1(h * index), _for_each(integrate, spectrum, algorithm, batch, padded(index, 1024), h)
+        np.expm1(h * index), _for_each(_integrate, spectrum, algorithm, batch, padded(index, 1024), h)
     )
 
 
@@ -122,33 +112,16 @@ def _recursion(lam: Any, rho: Any, weight: Any, limit: Any, algorithm: Any, batc
     return record(step, observe, (rho, jnp.zeros_like(rho), jnp.zeros_like(rho)), times)
 
 
-@partial(jax.jit, static_argnames=("approximate", "renormalise"))
+@jax.jit
 def _integrate(
-    lam: Any,
-    rho: Any,
-    weight: Any,
-    limit: Any,
-    algorithm: Any,
-    batch: Any,
-    index: Any,
-    h: Any,
-    *,
-    approximate: bool,
-    renormalise: str,
+    lam: Any, rho: Any, weight: Any, limit: Any, algorithm: Any, batch: Any, index: Any, h: Any
 ) -> Any:
-    equations = approximate_drift if approximate else drift
-    double_risk, observe = _observables(lam, weight, limit)
+    _, observe = _observables(lam, weight, limit)
 
     def step(state: Vector, n: jax.Array) -> Vector:
         end = jnp.exp((n + 1) * h)
         k = h * end
-        g1, g2, g3, D = algorithm.at(end - 1)
-        if renormalise != "none":
-            size = jnp.sqrt(double_risk(state[0]) + 1e-10)
-            g1 = g1 / size if renormalise == "rmsprop" else g1
-            g2 = g2 / size if renormalise == "risk" else g2
-            g3 = g3 / size if renormalise in ("adam", "risk") else g3
-        omega, gamma = equations(Rates(g1, g2, g3, D), lam, batch)
+        omega, gamma = drift(algorithm.at(end - 1), lam, batch)
         matrix: Any = tuple(tuple((i == j) - k * omega[i][j] for j in range(3)) for i in range(3))
         source = tuple(lam * g for g in gamma)
         x = solve3(matrix, tuple(s + k * 2 * limit * b for s, b in zip(state, source, strict=True)))  # pyright: ignore[reportArgumentType]
@@ -185,18 +158,6 @@ def drift(rates: Rates, lam: Any, batch: float) -> tuple[Matrix, Vector]:
         (g1 * lam - C * g1 * q * lam**2, -g3 * keep**2 + 0 * lam, -D - keep * (g2 + 2 * g1 * g3) * lam),
     )
     return omega, (q**2 / batch, g1**2 / batch, -g1 * q / batch)
-
-
-def approximate_drift(rates: Rates, lam: Any, batch: float) -> tuple[Matrix, Vector]:
-    """The leading order of `drift` for small steps, as the published ODE has it."""
-    g1, g2, g3, D = rates
-    zero = 0 * lam
-    omega = (
-        (-2 * g2 * lam, zero, -2 * g3 + zero),
-        (zero, -2 * D + zero, 2 * g1 * lam),
-        (g1 * lam, -g3 + zero, -D - g2 * lam),
-    )
-    return omega, (g2**2 / batch, g1**2 / batch, 0 * g1)
 
 
 def solve3(matrix: Matrix, vector: Vector) -> Vector:

@@ -119,14 +119,11 @@ def check_exponents(alpha: float, beta: float) -> None:
         )
 
 
-def _antiderivative(x: np.ndarray, exponent: float) -> np.ndarray:
-    return np.log(x) if exponent == 1 else x ** (1 - exponent) / (1 - exponent)
-
-
 def power_sum_between(exponent: float, first: npt.ArrayLike, last: npt.ArrayLike) -> np.ndarray:
     """sum_{j=first}^{last} j^-exponent for first >= 50 or so (midpoint rule with its first correction)."""
     low, high = np.asarray(first, float) - 0.5, np.asarray(last, float) + 0.5
-    integral = _antiderivative(high, exponent) - _antiderivative(low, exponent)
+    power = 1 - exponent
+    integral = (high**power - low**power) / power if power else np.log(high / low)
     slope = -exponent * (high ** (-exponent - 1) - low ** (-exponent - 1))
     return integral - slope / 24
 

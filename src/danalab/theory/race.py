@@ -4,8 +4,7 @@ Every optimizer, for every value of its hyper-parameters, sees the same samples.
 one of them (MoE-PLRF): column i of the parameters gets a gradient with probability P_i = 1 - (1 - p_i)^B only.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,12 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from danalab.errors import UserError, nearest
+from danalab.errors import UserError
 from danalab.optim.optax import dana_step, zero_moments
 from danalab.optimizer_facts import DELTA, KAPPA
 from danalab.theory.algorithms import between_half_lives
 from danalab.theory.curve import finite_or_inf, in_float32, padded, record
 from danalab.theory.problem import Draw
+
+DOF = 3
+"""Degrees of freedom of the label noise, Student's t."""
 
 
 class UpdateRule(NamedTuple):
@@ -79,58 +81,8 @@ for _name in ("adana", "dana-mk4", "dana-star", "dana-star-mk4"):
     RULES[_name] = UpdateRule(_moments, _dana, {**_LOG_TIME, "gamma3": 1.0, "clipsnr": _clip})
 
 
-@dataclass(frozen=True)
-class Racer:
-    """An optimizer of `RULES` with settings; a setting may be a sequence, all of one contender equally long."""
-
-    rule: str
-    settings: Mapping[str, Any]
-
-    def stacked(self) -> dict[str, np.ndarray]:
-        """All settings, defaults filled in, as arrays of the contender's length."""
-        if self.rule not in RULES:
-            raise UserError(
-                f"unknown optimizer '{self.rule}'{nearest(self.rule, RULES)}; known: {', '.join(RULES)}"
-            )
-        known = RULES[self.rule].settings
-        for name in self.settings:
-            if name not in known:
-                raise UserError(
-                    f"{self.rule} has no setting '{name}'{nearest(name, known)}; it has {', '.join(known)}"
-                )
-        arrays = {k: np.atleast_1d(np.asarray(self.settings.get(k, v), np.float32)) for k, v in known.items()}
-        for name in ("lr", "delta", "clipsnr"):
-            if name in arrays and not (arrays[name] > 0).all():
-                raise UserError(f"{name} = {arrays[name].min():g}: must be positive")
-        length = max(len(a) for a in arrays.values())
-        if any(len(a) not in (1, length) for a in arrays.values()):
-            raise UserError(f"{self.rule}: the settings given as sequences differ in length")
-        return {k: np.broadcast_to(a, (length,)) for k, a in arrays.items()}
-
-
-@dataclass(frozen=True)
-class Stream:
-    """The stream of samples."""
-
-    batch: int = 10
-    """Samples per step."""
-    probabilities: tuple[float, ...] = (1.0,)
-    """Of the experts."""
-    noise: float = 0.0
-    """Scale of the Student label noise."""
-    dof: int = 3
-    """Its degrees of freedom."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise UserError(f"batch = {self.batch}: at least one sample per step is needed")
-        if not self.noise >= 0:
-            raise UserError(f"noise = {self.noise:g}: the scale of the label noise must not be negative")
-        if self.dof < 1:
-            raise UserError(f"dof = {self.dof}: the degrees of freedom of the label noise must be at least 1")
-        if not self.probabilities or min(self.probabilities) <= 0:
-            raise UserError("the experts' probabilities must be positive")
+Racer = tuple[str, Mapping[str, Any]]
+"""A name in `RULES`, and settings; a setting may be a sequence, all of one contender equally long."""
 
 
 def zipf(experts: int, zeta: float) -> tuple[float, ...]:
@@ -141,49 +93,63 @@ def zipf(experts: int, zeta: float) -> tuple[float, ...]:
     return tuple((weight / weight.sum()).tolist())
 
 
-class RaceOutcome(NamedTuple):
-    """Risk [times, settings, experts] of a contender, and its order statistics of tau [..., ranks] or None."""
-
-    risk: np.ndarray
-    tau: np.ndarray | None
-
-
 @in_float32
 def race(
     problem: Draw,
     contenders: Mapping[str, Racer],
     times: np.ndarray,
-    stream: Stream,
+    *,
+    batch: int,
+    probabilities: Sequence[float] = (1.0,),
+    noise: float = 0.0,
+    seed: int = 0,
     ranks: np.ndarray | None = None,
-) -> dict[str, RaceOutcome]:
-    """Run all contenders from theta = 0 on one stream; risks at `times` (ascending step counts).
+) -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
+    """Run all contenders from theta = 0 on one stream of samples.
 
-    Where a contender has tau, its 0-based order statistics `ranks` over the d coordinates are recorded.
+    Args:
+        times: ascending step counts at which to measure.
+        batch: samples per step.
+        probabilities: of the experts.
+        noise: scale of the label noise, Student's t with `DOF` degrees of freedom.
+        ranks: 0-based order statistics of tau over the d coordinates to record, where a contender has tau.
+    Returns:
+        Risk [times, settings, experts] of each, and its order statistics of tau [..., ranks] or None.
     """
-    settings = {name: c.stacked() for name, c in contenders.items()}
-    rules = tuple((name, c.rule) for name, c in contenders.items())
+    if batch < 1 or not noise >= 0:
+        raise UserError(f"batch = {batch} must be at least 1, and noise = {noise:g} not negative")
+    settings = {}
+    for name, (rule, own) in contenders.items():
+        arrays = [
+            np.atleast_1d(np.asarray(value, np.float32))
+            for value in ({**RULES[rule].settings, **own}).values()
+        ]
+        settings[name] = dict(zip(RULES[rule].settings, np.broadcast_arrays(*arrays), strict=True))
+        for key in {"lr", "delta", "clipsnr"} & settings[name].keys():
+            if not (settings[name][key] > 0).all():
+                raise UserError(f"{key} = {settings[name][key].min():g}: must be positive")
     seen = _race(
         jnp.asarray(problem.root, jnp.float32),
         jnp.asarray(problem.optimum, jnp.float32),
         problem.spectrum.limit,
-        jnp.log(jnp.asarray(stream.probabilities, jnp.float32)),
-        stream.noise,
+        jnp.log(jnp.asarray(probabilities, jnp.float32)),
+        noise,
         settings,
-        jax.random.key(stream.seed),
+        jax.random.key(seed),
         padded(times),
         None if ranks is None else jnp.asarray(ranks),
-        rules=rules,
-        batch=stream.batch,
-        dof=stream.dof if stream.noise > 0 else 0,
+        rules=tuple((name, rule) for name, (rule, _) in contenders.items()),
+        batch=batch,
+        noisy=noise > 0,
     )
     n = len(times)
     return {
-        k: RaceOutcome(np.asarray(r)[:n], None if t is None else np.asarray(t)[:n])
-        for k, (r, t) in seen.items()
+        name: (np.asarray(risk)[:n], None if tau is None else np.asarray(tau)[:n])
+        for name, (risk, tau) in seen.items()
     }
 
 
-@partial(jax.jit, static_argnames=("rules", "batch", "dof"))
+@partial(jax.jit, static_argnames=("rules", "batch", "noisy"))
 def _race(
     root: Any,
     optimum: Any,
@@ -197,7 +163,7 @@ def _race(
     *,
     rules: tuple[tuple[str, str], ...],
     batch: int,
-    dof: int,
+    noisy: bool,
 ) -> Any:
     experts, d = len(log_p), len(optimum)
 
@@ -210,8 +176,8 @@ def _race(
         which, features, rest, heavy = jax.random.split(jax.random.fold_in(key, t), 4)
         X = jax.random.normal(features, (batch, d)) @ root
         y = X @ optimum + jnp.sqrt(2 * limit) * jax.random.normal(rest, (batch,))
-        if dof:
-            g = jax.random.normal(heavy, (batch, dof + 1))
+        if noisy:
+            g = jax.random.normal(heavy, (batch, DOF + 1))
             y = y + noise * g[:, 0] / jnp.sqrt(jnp.mean(g[:, 1:] ** 2, axis=1))
         owner = jnp.ones((batch, 1))
         if experts > 1:

@@ -24,7 +24,7 @@ from danalab.errors import UserError
 from danalab.optimizer_facts import DELTA
 from danalab.theory.curve import geometric_times
 from danalab.theory.problem import PLRF, check_memory, draw, model_of
-from danalab.theory.race import Racer, Stream, race, zipf
+from danalab.theory.race import Racer, race, zipf
 from danalab.theory.study import LABELS, Study, canvas, label
 from danalab.theory_studies import HummingbirdFlags, MoEFlags
 
@@ -34,20 +34,14 @@ _LIMIT: dict[str, Any] = {"color": "black", "lw": 0.8, "ls": ":", "label": "limi
 
 
 def hummingbird(
-    model: PLRF | None = None,
-    *,
-    adam_lr: float | None = None,
-    optimizers: Sequence[str] = SWEPT,
-    **settings: Any,
+    model: PLRF | None = None, *, optimizers: Sequence[str] = SWEPT, **settings: Any
 ) -> Hummingbird:
     """Run ADana, Dana-MK4 and Dana-Star-MK4 for all kappas, and Adam and SGD, on the same samples.
 
     Args:
         model: by default that of `settings`, where the shape shows after 16,000 steps.
-        adam_lr: default `lr`, that of the family; its momentum term has the same (gamma3 = 1). SGD takes
-            min(1, batch / trace) / 2.
-        settings: fields of `HummingbirdFlags`. With several experts (MoE-PLRF) the risk is the mean under their
-            probabilities.
+        settings: fields of `HummingbirdFlags`. Adam has the family's `lr`, SGD min(1, batch / trace) / 2. With
+            several experts (MoE-PLRF) the risk is the mean under their probabilities.
     Raises:
         UserError: kappa outside [0, 1], sizes that do not fit into memory, negative noise, unknown optimizer.
     """
@@ -55,8 +49,8 @@ def hummingbird(
     model = model_of(p) if model is None else model
     kappas = np.linspace(0, 1, 11) if p.kappas is None else p.kappas
     grid, contenders = _family(optimizers, kappas, p.lr, p.delta, p.clipsnr)
-    contenders["adam"] = Racer("adam", {"lr": p.lr if adam_lr is None else adam_lr})
-    contenders["sgd"] = Racer("sgd", {"lr": 0.5 * min(1.0, p.batch / model.trace)})
+    contenders["adam"] = ("adam", {"lr": p.lr})
+    contenders["sgd"] = ("sgd", {"lr": 0.5 * min(1.0, p.batch / model.trace)})
     needed = 4.0 * 4 * len(grid) * len(optimizers) * p.experts * model.d
     check_memory(
         needed + 16.0 * model.v * model.d,
@@ -65,8 +59,14 @@ def hummingbird(
     )
     probabilities, times = zipf(p.experts, p.zeta), geometric_times(p.steps)
     problem = draw(model, p.seed)
-    outcome = race(problem, contenders, times, Stream(p.batch, probabilities, p.noise, seed=p.seed))
-    risk = {name: out.risk @ np.asarray(probabilities) for name, out in outcome.items()}
+    stream: dict[str, Any] = {
+        "batch": p.batch,
+        "probabilities": probabilities,
+        "noise": p.noise,
+        "seed": p.seed,
+    }
+    outcome = race(problem, contenders, times, **stream)
+    risk = {name: risk @ np.asarray(probabilities) for name, (risk, _) in outcome.items()}
     return Hummingbird(times.astype(float), grid, risk, problem.spectrum.limit, problem.spectrum.initial_risk)
 
 
@@ -82,10 +82,6 @@ class Hummingbird:
     limit: float
     initial: float
 
-    def final(self, name: str) -> np.ndarray:
-        """Risk at the last time, one value per kappa."""
-        return self.risk[name][-1]
-
 
 def _family(
     names: Sequence[str], kappas: Sequence[float] | np.ndarray, lr: float, delta: float, clipsnr: float
@@ -96,7 +92,7 @@ def _family(
         raise UserError(f"kappas must lie between 0 and 1, not {grid.tolist()}")
     shared = {"kappa": grid, "lr": lr, "delta": delta}
     clipped = {**shared, "clipsnr": clipsnr}
-    return grid, {name: Racer(name, clipped if name.endswith("mk4") else shared) for name in names}
+    return grid, {name: (name, clipped if name.endswith("mk4") else shared) for name in names}
 
 
 def hummingbird_study(p: HummingbirdFlags) -> Study:
@@ -106,7 +102,7 @@ def hummingbird_study(p: HummingbirdFlags) -> Study:
     risks = {f"risk_{name}": risk for name, risk in result.risk.items()}
     findings: dict[str, Any] = {"limit risk": result.limit, "initial risk": result.initial}
     for name in (*SWEPT, "adam", "sgd"):
-        final = result.final(name)
+        final = result.risk[name][-1]
         findings[f"{LABELS[name]}: best final risk"] = float(final.min())
         if len(final) > 1:
             findings[f"{LABELS[name]}: best kappa"] = float(result.kappas[final.argmin()])
@@ -143,9 +139,7 @@ def _draw_hummingbird(study: Study) -> Figure:
     return figure
 
 
-def moe(
-    model: PLRF | None = None, *, delta: float = DELTA, times: np.ndarray | None = None, **settings: Any
-) -> MoE:
+def moe(model: PLRF | None = None, *, times: np.ndarray | None = None, **settings: Any) -> MoE:
     """Run ADana, Dana-MK4, Dana-Star-MK4 and Adam on the same expert-routed samples.
 
     Args:
@@ -157,8 +151,8 @@ def moe(
     """
     p = MoEFlags(**settings)
     model = model_of(p) if model is None else model
-    grid, contenders = _family(SWEPT, p.kappas, p.lr, delta, p.clipsnr)
-    contenders["adam"] = Racer("adam", {"lr": p.lr})
+    grid, contenders = _family(SWEPT, p.kappas, p.lr, DELTA, p.clipsnr)
+    contenders["adam"] = ("adam", {"lr": p.lr})
     if p.seeds < 1:
         raise UserError(f"seeds = {p.seeds}: at least one is needed")
     at = geometric_times(p.steps, 1.3) if times is None else np.asarray(times, dtype=np.int64)
@@ -168,12 +162,11 @@ def moe(
     )
     probabilities = zipf(p.experts, p.zeta)
     problems = [draw(model, seed) for seed in range(p.seeds)]
-    streams = [Stream(p.batch, probabilities, p.noise, seed=seed) for seed in range(p.seeds)]
-    outcomes = [
-        race(x, contenders, at, s, ranks=np.arange(model.d)) for x, s in zip(problems, streams, strict=True)
-    ]
-    risk = {name: np.stack([outcome[name].risk for outcome in outcomes]) for name in contenders}
-    tau = np.stack([np.asarray(outcome["dana-star-mk4"].tau) for outcome in outcomes])
+    how: dict[str, Any] = {"batch": p.batch, "probabilities": probabilities, "noise": p.noise}
+    how["ranks"] = np.arange(model.d)
+    outcomes = [race(problem, contenders, at, **how, seed=seed) for seed, problem in enumerate(problems)]
+    risk = {name: np.stack([outcome[name][0] for outcome in outcomes]) for name in contenders}
+    tau = np.stack([np.asarray(outcome["dana-star-mk4"][1]) for outcome in outcomes])
     limit, chance = np.asarray([problem.spectrum.limit for problem in problems]), np.asarray(probabilities)
     return MoE(
         at.astype(float), grid, chance, 1 - (1 - chance) ** p.batch, risk, tau, limit, model.initial_risk

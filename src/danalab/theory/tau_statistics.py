@@ -69,10 +69,10 @@ def draw_figure(study: Study) -> Figure:
     )
     label(mean, "synthetic gradients (dots: measured)", "activity P", "tau", "upper left")
     colors = mpl.colormaps["viridis"](np.linspace(0.05, 0.9, len(a["times"])))
-    d, P = a["tau"].shape[-1], a["expert_activity"]
+    P = a["expert_activity"]
     for i, t in enumerate(a["times"]):
         experts.plot(P, a["tau"][i].mean(-1), color=colors[i], marker="o", ms=3, lw=1, label=f"t = {t:,}")
-        values, height = pooled_cdf(a["tau"][i], np.arange(d), d)
+        values, height = pooled_cdf(a["tau"][i])
         spread.plot(np.maximum(values, 1e-6), height, color=colors[i], lw=1.4, label=f"t = {t:,}")
     experts.plot(P, P / (1 + np.sqrt(P)), color="black", lw=1, ls=":", label="P / (1 + sqrt P)")
     title = f"Dana-Star-MK4, {p['experts']} experts, kappa = {p['kappa']:g}"
@@ -107,18 +107,15 @@ def measure_tau(
     *,
     steps: int = TauFlags.synthetic_steps,
     coordinates: int = 1000,
-    delta: float = DELTA,
     seed: int = 0,
 ) -> np.ndarray:
     """Mean of tau over `coordinates` independent coordinates after `steps` steps, one value per activity."""
     for p in activities:
         _check(p, kind)
-    if steps < 1 or coordinates < 1 or delta <= 0:
-        raise UserError(
-            f"steps = {steps}, coordinates = {coordinates}, delta = {delta:g}: all must be positive"
-        )
+    if steps < 1 or coordinates < 1:
+        raise UserError(f"steps = {steps}, coordinates = {coordinates}: both must be positive")
     p = jnp.asarray(activities, jnp.float32)[:, None]
-    tau = _run(p, delta, jax.random.key(seed), padded([steps]), kind=kind, coordinates=coordinates)
+    tau = _run(p, jax.random.key(seed), padded([steps]), kind=kind, coordinates=coordinates)
     return np.asarray(tau)[0].mean(-1)
 
 
@@ -130,7 +127,7 @@ def _check(activity: float, kind: str) -> None:
 
 
 @partial(jax.jit, static_argnames=("kind", "coordinates"))
-def _run(p: Any, delta: Any, key: Any, times: Any, *, kind: str, coordinates: int) -> Any:
+def _run(p: Any, key: Any, times: Any, *, kind: str, coordinates: int) -> Any:
     shape = (len(p), coordinates)
 
     def step(state: tuple[jax.Array, jax.Array], t: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -140,19 +137,17 @@ def _run(p: Any, delta: Any, key: Any, times: Any, *, kind: str, coordinates: in
         if kind == "product":
             u = u * jax.random.normal(other, shape)
         u = jnp.where(jax.random.uniform(there, shape) < p, jnp.abs(u), 0.0)
-        gain = delta / (delta + t + 1)
+        gain = DELTA / (DELTA + t + 1)
         v = (1 - gain) * v + gain * u**2
         return v, (1 - gain) * tau + gain * u / (u + jnp.sqrt(v) + 1e-8)
 
     return record(step, lambda s: s[1], (jnp.zeros(shape), jnp.zeros(shape)), times)
 
 
-def pooled_cdf(values: np.ndarray, ranks: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+def pooled_cdf(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distribution function of a uniformly chosen coordinate of a uniformly chosen expert: all values, and shares up to
-    each.
-
-    `values`: order statistics [experts, ranks], ascending along the 0-based `ranks` among `size` coordinates.
+    each. `values` [experts, coordinates] are ascending along the coordinates.
     """
     grid = np.unique(values)
-    height = (ranks + 1) / size
+    height = np.arange(1, values.shape[1] + 1) / values.shape[1]
     return grid, np.mean([np.interp(grid, row, height, left=0.0, right=1.0) for row in values], axis=0)

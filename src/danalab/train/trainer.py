@@ -9,6 +9,7 @@ The step of a trainer is the number of steps made: batch k (from 0) is used by t
 import copy
 import gc
 import logging
+import math
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -167,6 +168,15 @@ class Trainer:
             return "finished"
         if self._is_stopped():
             return "interrupted"
+        if self.logbook.since_best >= (self.spec.patience or math.inf):
+            if self.world.is_main:
+                log.info(
+                    "step %d: %d evaluations without a better one than that of step %d: the run ends",
+                    self.step,
+                    self.logbook.since_best,
+                    self.logbook.best_step,
+                )
+            return "finished"
         limit = self.spec.iterations_to_run
         return "stopped" if limit is not None and self.step - self._first_step >= limit else None
 
@@ -201,7 +211,10 @@ class Trainer:
     def _finish_pending_row(self) -> None:
         """Evaluate and write the row that waits for it; a stop during the evaluation leaves it to the next job."""
         if self.logbook.pending is not None and self._evaluate(final=False):
+            is_best = self.logbook.is_best()
             self.logbook.write_pending()
+            if is_best and (self.spec.keep_best or self.spec.patience):
+                self.time.interval.save_wait += self.save(name="best")
 
     def _evaluate(self, *, final: bool) -> bool:
         """Evaluate, for the row that waits or for the summary; False where a stop came first."""
@@ -229,8 +242,11 @@ class Trainer:
 
     # ---- checkpoints ----
 
-    def save(self, *, wait: bool = False) -> float:
-        """Checkpoint this step; the seconds training stood still. NonFiniteError, nothing saved: weights not finite."""
+    def save(self, *, wait: bool = False, name: str | None = None) -> float:
+        """Checkpoint this step, under a `name` too; the seconds training stood still.
+
+        NonFiniteError, nothing saved: weights are not finite.
+        """
         self.time.tick()
         self._add_loss()
         with self.driver.evaluating():
@@ -239,7 +255,7 @@ class Trainer:
             if self.average is not None:
                 state["average"], meta["average"] = self.average.stored(), self.average.state_dict()
             return self.saver.save(
-                self.step, self.strategy.stored(state), meta, before=self._sync_rows, wait=wait
+                self.step, self.strategy.stored(state), meta, before=self._sync_rows, name=name, wait=wait
             )
 
     def _add_loss(self) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig
@@ -19,13 +17,8 @@ from models.weights import random_model
 transformers = pytest.importorskip("transformers")
 
 SIZES = (32, 2, 4, 8, 48, 61, 24)
-QWEN: dict[str, Any] = {"attention_gate": False, "n_experts": 5}
-EXACT = {
-    "mixtral": ModelConfig("llama", *SIZES, n_experts=4, n_kv_heads=2, expert_dim=20),
-    "qwen3-moe": ModelConfig("qwen3", *SIZES, **QWEN, top_k=3, expert_dim=12),
-    "qwen3-moe-some": ModelConfig("qwen3", *SIZES, **QWEN, mlp_only_layers=(0,), renormalise=False),
-}
 OURS = {
+    "llama": ModelConfig("llama", *SIZES, n_experts=4, n_kv_heads=2, expert_dim=20),
     "moe": ModelConfig("moe", *SIZES),
     "llama-shared": ModelConfig("llama", *SIZES, n_experts=4, n_shared_experts=2, expert_dim=12),
     "qwen3-gated": ModelConfig(
@@ -41,34 +34,7 @@ OURS = {
 TOKENS = torch.randint(0, 61, (2, 24), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("config", EXACT.values(), ids=EXACT)
-def test_an_exported_folder_has_our_logits_in_transformers(tmp_path: Path, config: ModelConfig):
-    ours = random_model(config, 0.2)
-    described, weights = to_huggingface(config, ours.state_dict())
-    (tmp_path / "config.json").write_text(json.dumps(described))
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    model, report = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not report["missing_keys"]
-    assert not report["unexpected_keys"]
-    assert type(model).__name__ == described["architectures"][0]
-    with torch.no_grad():
-        torch.testing.assert_close(model.eval()(TOKENS).logits, ours(TOKENS), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("config", EXACT.values(), ids=EXACT)
-def test_what_transformers_saves_of_an_exported_model_is_that_model(tmp_path: Path, config: ModelConfig):
-    ours = random_model(config, 0.2)
-    described, weights = to_huggingface(config, ours.state_dict())
-    (tmp_path / "config.json").write_text(json.dumps(described))
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    transformers.AutoModelForCausalLM.from_pretrained(tmp_path).save_pretrained(tmp_path / "saved")
-    saved = json.loads((tmp_path / "saved" / "config.json").read_text())
-    again, found = from_huggingface(saved, load_file(tmp_path / "saved" / "model.safetensors"))
-    assert again.sparsity == config.sparsity
-    assert all(torch.equal(found[name], tensor) for name, tensor in ours.state_dict().items())
-
-
-@pytest.mark.parametrize("config", [*EXACT.values(), *OURS.values()], ids=[*EXACT, *OURS])
+@pytest.mark.parametrize("config", OURS.values(), ids=OURS)
 def test_there_and_back_changes_no_bit(config: ModelConfig):
     weights = random_model(config, 0.2).state_dict()
     again, found = from_huggingface(*to_huggingface(config, weights))
@@ -108,8 +74,5 @@ def test_transformers_saves_our_class_and_danalab_reads_what_it_saved(config: Mo
 
 
 def test_what_no_class_computes_is_refused():
-    with pytest.raises(UserError, match="no class for gpt with experts"):
+    with pytest.raises(UserError, match="GPT2LMHeadModel has experts = False only"):
         require_class(ModelConfig("gpt", *SIZES, n_experts=4))
-    described, weights = to_huggingface(EXACT["mixtral"], random_model(EXACT["mixtral"], 0.2).state_dict())
-    with pytest.raises(UserError, match="sliding_window = 4096"):
-        from_huggingface({**described, "sliding_window": 4096}, weights)

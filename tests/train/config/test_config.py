@@ -148,7 +148,7 @@ def test_a_bound_of_an_independent_decay_acts(opt):
         driver = OptimizerDriver.build(config, model)
         model(torch.zeros(4)).sum().backward()
         driver.set_rate(1)
-        driver.step(torch.tensor(True))
+        driver.optimizer.step()
         return model.weight.detach()
 
     torch.manual_seed(0)
@@ -234,24 +234,29 @@ def test_short_runs_have_a_warm_up_too(steps, warmup):
 @pytest.mark.parametrize(
     ("steps", "batch", "given", "sets"),
     [
-        (
-            200,
-            8,
-            {},
-            (4, 50),
-        ),  # 10 evaluations of 1,600 sequences' worth: a quarter of training is 3.75 batches
-        (1000, 32, {}, (64, 1000)),
-        (100_000, 32, {}, (64, 100_000)),
-        (2000, 8, {}, (37, 500)),
-        (200, 8, {"eval_interval": 0}, (37, 50)),
+        (200, 8, {}, (2, 25)),  # 10 evaluations and the last one of 800 sequences each: the run has 1,600
+        (1000, 32, {}, (50, 500)),
+        (100_000, 32, {}, (64, 50_000)),
+        (2000, 8, {}, (25, 250)),
+        (200, 8, {"eval_interval": 0}, (25, 25)),
         (200, 8, {"eval_batches": 64}, (64, 64)),
         (200, 8, {"eval_batches": 0}, (0, 0)),
-        (200, 8, {"final_eval_batches": 0}, (4, 0)),
+        (200, 8, {"final_eval_batches": 0}, (2, 0)),
     ],
 )
 def test_evaluation_takes_a_share_of_the_time_of_training(steps, batch, given, sets):
     config = resolve(TrainConfig(heads=2, iterations=steps, global_batch=batch, **given), Words())
     assert (config.eval_batches, config.final_eval_batches) == sets
+
+
+@pytest.mark.parametrize("batch", [2, 5, 32])
+@pytest.mark.parametrize("steps", [37, 40, 100, 333, 2500])
+def test_evaluations_take_a_quarter_of_the_time_at_most(steps, batch):
+    config = resolve(TrainConfig(heads=2, iterations=steps, global_batch=batch), Words())
+    fixed, final = config.eval_batches, config.final_eval_batches
+    during = sum(map(config.is_evaluated, range(1, steps + 1)))
+    forward = 32 * (during * fixed + final * (final != fixed))
+    assert forward <= (3 * steps * batch + forward) / 4
 
 
 def test_what_is_wrong_with_the_settings_shows_before_data_are_prepared(tmp_path, monkeypatch, capsys):

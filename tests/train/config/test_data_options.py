@@ -109,6 +109,12 @@ def test_packed_and_masked_documents_train_and_resume(stream, tmp_path):
 def test_a_mixture_trains_and_is_found_again_by_eval(stream, tmp_path):
     other = stream.with_name("other")
     shutil.copytree(stream, other)
-    settings = {**SMALL, "vocab_size": None, "data": f"{stream}:0.75,{other}:0.25", "seq_len": 32}
+    settings = {
+        **SMALL,
+        "vocab_size": None,
+        "data": f"{stream}:0.75,{other}:0.25",
+        "seq_len": 32,
+        "final_eval_batches": 0,
+    }
     run = train(TrainConfig(**settings, run_dir=tmp_path / "run"))
     assert evaluate_run(run).tokens == json.loads((run / "summary.json").read_text())["val/tokens"]

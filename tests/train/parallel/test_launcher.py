@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -13,7 +14,9 @@ import pytest
 import launched_ranks as ranks_that
 from danalab.errors import LostRankError, UserError
 from danalab.train.config.train_config import TrainConfig
+from danalab.train.job import run_training
 from danalab.train.parallel.launcher import launch
+from danalab.train.run.metrics import last_rows
 from danalab.train.system.signals import StopRequest
 
 CONFIG = TrainConfig(heads=3)
@@ -100,3 +103,26 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
 def test_workers_of_diloco_start_again_when_one_dies(launched, tmp_path):
     assert launched(ranks_that.be_killed_once, "diloco") == 0
     assert (tmp_path / "died").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_rank_that_is_stopped_or_lost_ends_the_job_within_one_and_a_half_timeouts(words, tmp_path, number):
+    config = TrainConfig(
+        data=str(words), d_model=16, n_layers=1, n_heads=1, seq_len=16, batch_size=2, iterations=10**6, lr=1e-3,
+        eval_interval=0, log_interval=1, nproc=2, collective_timeout=10.0, run_dir=tmp_path / "run",
+    )  # fmt: skip
+    since = []
+
+    def stop_one() -> None:
+        while len(last_rows(tmp_path / "run" / "metrics.jsonl")) < 3:
+            time.sleep(0.05)
+        os.kill(max(process.pid or 0 for process in multiprocessing.active_children()), number)
+        since.append(time.monotonic())
+
+    thread = threading.Thread(target=stop_one)
+    thread.start()
+    with pytest.raises(LostRankError, match="rank"):
+        run_training(config)
+    thread.join()
+    assert time.monotonic() - since[0] < 15

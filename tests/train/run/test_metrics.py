@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from danalab.errors import UserError
 from danalab.train import train
-from danalab.train.run.metrics import MetricsFile, read_rows
+from danalab.train.run.metrics import MetricsFile, read_rows, write_curve
 from danalab.train.run.open import open_run
 
 
@@ -103,3 +104,11 @@ def test_a_run_that_ends_worse_than_a_guess_is_marked_as_diverged(tiny):
     assert "diverged" not in (open_run(train(tiny())).summary or {})
     folder = train(tiny(lr=30.0, grad_clip=0.0, run_dir=tiny().run_dir.parent / "wild"))
     assert (open_run(folder).summary or {})["diverged"] is True
+
+
+def test_a_curve_is_drawn_of_what_there_is(tmp_path):
+    rows = [{"step": 1, "tokens": 10, "train/loss": 3.0}, {"step": 2, "tokens": 20, "val/loss": 2.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_curve(tmp_path)
+    assert (tmp_path / "curve.png").read_bytes()[1:4] == b"PNG"
+    assert "<svg" in (tmp_path / "curve.svg").read_text()

@@ -17,7 +17,7 @@ from danalab.inference.scheduler import BlockPool
 from danalab.models.decoder import Block, Decoder
 from danalab.models.delta_rule import GatedDeltaNet
 from danalab.models.layers.attention import Attention
-from danalab.models.layers.basic import LayerNorm, RMSNorm1p, SwiGLU
+from danalab.models.layers.basic import MLP, Norm
 from danalab.models.moe.mixture import MixtureOfExperts
 from danalab.models.resonance.mixer import Resonator
 
@@ -174,7 +174,7 @@ class NativeWeights:
         layer.in_ = self._matrix([m.weight for m in maps], [m.bias for m in maps])
         layer.out = self._matrix([mixer.out.weight], [mixer.out.bias])
         layer.mixer, layer.gated = ATTENTION, mixer.gate is not None
-        if mixer.q_norm is not None:
+        if mixer.q_norm is not None and mixer.k_norm is not None:
             layer.head_norm_q, layer.head_norm_k = self._norm(mixer.q_norm), self._norm(mixer.k_norm)
         assert self._pool is not None
         positions = self._pool.n_blocks * self._pool.block_size * config.kv_heads
@@ -218,9 +218,9 @@ class NativeWeights:
 
     # ---- MLPs ----
 
-    def _mlp(self, mlp: Any) -> Any:
+    def _mlp(self, mlp: MLP) -> Any:
         down = self._matrix([mlp.down.weight], [mlp.down.bias])
-        if isinstance(mlp, SwiGLU):
+        if mlp.gate is not None:
             return MlpStruct(up=self._matrix([self._alternating(mlp.gate.weight, mlp.up.weight)]), down=down)
         return MlpStruct(up=self._matrix([mlp.up.weight], [mlp.up.bias]), down=down)
 
@@ -246,14 +246,12 @@ class NativeWeights:
 
     # ---- tensors ----
 
-    def _norm(self, norm: Any) -> Any:
-        gain = 1 + norm.weight if isinstance(norm, RMSNorm1p) else norm.weight
-        shift = getattr(norm, "bias", None)
+    def _norm(self, norm: Norm) -> Any:
         return NormStruct(
-            gain=self._floats(gain),
-            shift=None if shift is None else self._floats(shift),
+            gain=self._floats(1 + norm.weight if norm.kind == "rmsnorm-1p" else norm.weight),
+            shift=None if norm.bias is None else self._floats(norm.bias),
             eps=norm.eps,
-            centred=isinstance(norm, LayerNorm),
+            centred=norm.kind == "layernorm",
         )
 
     def _matrix(

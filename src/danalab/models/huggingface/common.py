@@ -5,7 +5,6 @@
 H: head dimension.
 """
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -81,44 +80,15 @@ def outer_entries(config: ModelConfig) -> list[Entry]:
     return [Entry(f"{theirs}.weight", shape, (f"{ours}.weight",)) for ours, theirs, shape in named]
 
 
-def mlp_entries(
-    theirs: str, ours: str, names: Iterable[str], d: int, wide: int, expert: int | None = None
-) -> list[Entry]:
-    """Gate, up and down, called `names` there; `expert`: a matrix of our stacks."""
+def mlp_entries(theirs: str, ours: str, d: int, wide: int, expert: int | None = None) -> list[Entry]:
+    """Gate, up and down; `expert`: a matrix of our stacks."""
     entries = []
-    for part, name in zip(("gate", "up", "down"), names, strict=True):
+    for part in ("gate", "up", "down"):
         weight = f"{ours}.{part}.weight"
         key = weight if expert is None else (weight, expert)
         shape = (d, wide) if part == "down" else (wide, d)
-        entries.append(Entry(f"{theirs}.{name}.weight", shape, (key,)))
+        entries.append(Entry(f"{theirs}.{part}_proj.weight", shape, (key,)))
     return entries
-
-
-def expert_entries(
-    config: ModelConfig, layer: int, module: str, names: Iterable[str], read: "TensorReader | None"
-) -> list[Entry]:
-    """Router and experts of a sparse layer: one matrix per expert, as in published files.
-
-    `module`: name of the layer there; `names`: of gate, up and down. Stacks of version 5 are read, too; their module is
-    always `mlp`.
-    """
-    sparsity, d = config.sparsity, config.d_model
-    assert sparsity is not None
-    count, wide = sparsity.n_experts, sparsity.expert_dim
-    ours, theirs = f"blocks.{layer}.mlp", f"model.layers.{layer}.{module}"
-    stacks = f"model.layers.{layer}.mlp.experts"
-    if read is not None and f"{stacks}.gate_up_proj" in read:
-        theirs = f"model.layers.{layer}.mlp"
-        gate, up, down = (f"{ours}.experts.{part}.weight" for part in ("gate", "up", "down"))
-        split, shape = (lambda tensor: tensor.split(wide, dim=1)), (count, 2 * wide, d)
-        both = Entry(f"{stacks}.gate_up_proj", shape, (gate, up), split=split)
-        entries = [both, Entry(f"{stacks}.down_proj", (count, d, wide), (down,))]
-    else:
-        each = (
-            mlp_entries(f"{theirs}.experts.{e}", f"{ours}.experts", names, d, wide, e) for e in range(count)
-        )
-        entries = list(itertools.chain.from_iterable(each))
-    return [Entry(f"{theirs}.gate.weight", (count, d), (f"{ours}.router.map.weight",)), *entries]
 
 
 def rotary_settings(config: ModelConfig) -> dict[str, Any]:
@@ -164,38 +134,6 @@ def rotary_fields(described: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping
     return fields, rope
 
 
-def layer_settings(config: ModelConfig) -> dict[str, Any]:
-    """config.json entries of Qwen's experts, and of the layers that have them."""
-    sparsity = config.sparsity
-    assert sparsity is not None
-    return {
-        "num_experts": sparsity.n_experts,
-        "num_experts_per_tok": sparsity.top_k,
-        "moe_intermediate_size": sparsity.expert_dim,
-        "norm_topk_prob": config.renormalise,
-        "router_aux_loss_coef": config.load_balance_loss,
-        "decoder_sparse_step": config.decoder_sparse_step,
-        "mlp_only_layers": list(config.mlp_only_layers),
-    }
-
-
-def layer_fields(described: Mapping[str, Any], *, renormalise: bool) -> dict[str, Any]:
-    """The inverse of `layer_settings`. `renormalise`: the class's default."""
-    # Version 5 saves it under the first name.
-    n_experts = described.get("num_local_experts") or described["num_experts"]
-    if not isinstance(n_experts, int) or n_experts < 1:
-        raise UserError(f"config.json has num_experts = {n_experts!r}; it must be at least 1")
-    return {
-        "n_experts": n_experts,
-        "top_k": described["num_experts_per_tok"],
-        "expert_dim": described["moe_intermediate_size"],
-        "renormalise": described.get("norm_topk_prob", renormalise),
-        "load_balance_loss": described.get("router_aux_loss_coef", 0.001),
-        "decoder_sparse_step": described.get("decoder_sparse_step", 1),
-        "mlp_only_layers": tuple(described.get("mlp_only_layers") or ()),
-    }
-
-
 def require(described: Mapping[str, Any], name: str, allowed: tuple[Any, ...], default: Any) -> None:
     """Check that a setting of config.json is one that our models support."""
     if (value := described.get(name, default)) not in allowed:
@@ -204,24 +142,40 @@ def require(described: Mapping[str, Any], name: str, allowed: tuple[Any, ...], d
         )
 
 
-def canonical_names(weights: Mapping[str, Tensor], prefix: str) -> Weights:
-    """Names with the prefix that files of a headless model lack; without tables that follow from the configuration."""
+def published_names(weights: Mapping[str, Tensor], prefix: str) -> Weights:
+    """Tensors by the names of published files: with the prefix that a headless model lacks, one matrix an expert where
+    version 5 of the library has stacks, without tables that follow from the configuration."""
     tables = re.compile(r"\.attn\.(masked_)?bias$|\.rotary_emb\.inv_freq$|^\.mtp\.")
-    return {
-        name if name.startswith((prefix, "lm_head.")) else prefix + name: tensor
-        for name, tensor in weights.items()
-        if not tables.search(f".{name}")
-    }
+    named: Weights = {}
+    for name, tensor in weights.items():
+        if tables.search(f".{name}"):
+            continue
+        name = name if name.startswith((prefix, "lm_head.")) else prefix + name
+        stack, _, part = name.rpartition(".")
+        if part == "gate_up_proj":
+            for e, matrix in enumerate(tensor):
+                halves = matrix.chunk(2)
+                named |= {
+                    f"{stack}.{e}.{half}_proj.weight": rows
+                    for half, rows in zip(("gate", "up"), halves, strict=True)
+                }
+        elif part == "down_proj":
+            named |= {f"{stack}.{e}.down_proj.weight": matrix for e, matrix in enumerate(tensor)}
+        else:
+            named[name] = tensor
+    return named
 
 
 class TensorReader:
     """Named tensors, each read once, with its expected shape."""
 
-    def __init__(self, weights: Weights):
+    def __init__(self, weights: Weights, config: ModelConfig):
+        """UserError: fewer weights than layers; a configuration may ask for more of these than a list can hold."""
+        if config.n_layers > len(weights):
+            raise UserError(
+                f"config.json has {config.n_layers} layers, but the files have only {len(weights)} weights"
+            )
         self._left = dict(weights)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._left
 
     def __call__(self, name: str, *shape: int) -> Tensor:
         if name not in self._left:

@@ -1,11 +1,11 @@
 """Our models in the names and layouts of `transformers`, and back: exact, by permutations. Needs no transformers.
 
 gpt                            GPT2LMHeadModel                          `gpt2`
-llama                          LlamaForCausalLM, MixtralForCausalLM     `llama_qwen`
-qwen3 without attention gate   Qwen3ForCausalLM, Qwen3MoeForCausalLM    `llama_qwen`
+llama                          LlamaForCausalLM                         `llama_qwen`
+qwen3 without attention gate   Qwen3ForCausalLM                         `llama_qwen`
 qwen3next                      Qwen3NextForCausalLM                     `qwen3_next`
-enoki, moe, qwen3, llama       otherwise a class of ours, `modeling_danalab.py`, exported beside the weights;
-                               `from_pretrained(FOLDER, trust_remote_code=True)` runs it
+enoki, moe, qwen3, llama       otherwise, also with experts, a class of ours, `modeling_danalab.py`, exported beside
+                               the weights; `from_pretrained(FOLDER, trust_remote_code=True)` runs it
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,7 @@ from danalab.models import build_model
 from danalab.models.canonical import Weights
 from danalab.models.config import ModelConfig
 from danalab.models.huggingface import gpt2, llama_qwen, qwen3_next
-from danalab.models.huggingface.common import TensorReader, canonical_names, from_weights, to_weights
-from danalab.models.huggingface.llama_qwen import MODEL_TYPES as EXPERT_TYPES
-from danalab.models.huggingface.llama_qwen import NAMINGS, expert_obstacle
+from danalab.models.huggingface.common import TensorReader, from_weights, published_names, to_weights
 
 MODEL_TYPE = "danalab"
 ARCHITECTURES = ("enoki", "moe", "qwen3", "llama")
@@ -35,14 +33,13 @@ _CLASSES = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen3next": "Qwen3NextForCausalLM",
 }
-_MODEL_TYPES = {"gpt2": "gpt", "llama": "llama", "qwen3": "qwen3", "qwen3_next": "qwen3next", **EXPERT_TYPES}
+_MODEL_TYPES = {"gpt2": "gpt", "llama": "llama", "qwen3": "qwen3", "qwen3_next": "qwen3next"}
 _LAYOUTS = {"gpt": gpt2, "llama": llama_qwen, "qwen3": llama_qwen, "qwen3next": qwen3_next}
 
 
 def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], Weights]:
     """(config.json, named tensors) of `transformers` for a model and its state dict; UserError: no such class."""
-    require_class(config)
-    if obstacle(config) is not None:
+    if require_class(config):
         return module_settings(config), dict(weights)
     described = {
         "architectures": [_CLASSES[config.arch]],
@@ -50,20 +47,24 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
         "use_cache": True,
         "tie_word_embeddings": config.tied,
     }
-    if config.sparsity is not None and config.arch in NAMINGS:
-        described["architectures"] = [NAMINGS[config.arch].cls]
     layout = _LAYOUTS[config.arch]
     return described | layout.to_settings(config), to_weights(layout.entries(config), weights)
 
 
-def require_class(config: ModelConfig) -> None:
-    """Check that a class of `transformers`, or ours, computes this model's function; a UserError says why none does."""
-    reason = obstacle(config)
-    if reason is None or in_module(config):
-        return
+def require_class(config: ModelConfig) -> bool:
+    """Whether the class that computes this model's function is ours, not one of `transformers`; a UserError: none."""
+    reason = _obstacle(config)
+    if reason is None:
+        return False
+    if (
+        config.arch in ARCHITECTURES
+        and config.rotated == config.head_dim
+        and config.norm_kind != "rmsnorm-1p"
+    ):
+        return True
     if (
         config.arch in ARCHITECTURES and config.arch not in _CLASSES
-    ):  # our class has it, but not with these options
+    ):  # ours has it, but not with these options
         reason = (
             f"no class, of transformers or ours, has {config.arch} with norm '{config.norm_kind}' and heads of which "
             f"{config.rotated} of {config.head_dim} features are rotated"
@@ -71,7 +72,7 @@ def require_class(config: ModelConfig) -> None:
     raise UserError(reason)
 
 
-def obstacle(config: ModelConfig) -> str | None:
+def _obstacle(config: ModelConfig) -> str | None:
     """Why `transformers` itself has no class for this model; None where it has one."""
     if config.arch not in _CLASSES:
         known = ", ".join(sorted({*_CLASSES, *ARCHITECTURES}))
@@ -92,8 +93,7 @@ def obstacle(config: ModelConfig) -> str | None:
         linear = config.linear_attention
         wanted["layers with attention"] = (linear is None or len(linear.layers) < config.n_layers, True)
     else:
-        if config.sparsity is not None and (reason := expert_obstacle(config)) is not None:
-            return reason
+        wanted["experts"] = (config.sparsity is not None, False)
         wanted["rotary_dim"] = (config.rotated, config.head_dim)
     for name, (is_, must_be) in wanted.items():
         if is_ != must_be:
@@ -114,8 +114,7 @@ def from_huggingface(
         if not isinstance(model := described.get("danalab_model"), dict):
             raise UserError("config.json of a danalab model has no 'danalab_model'")
         config = ModelConfig.from_dict(model)
-        _check_layers(config, weights)
-        read = TensorReader(dict(weights))
+        read = TensorReader(dict(weights), config)
         expected = build_model(config, device="meta").state_dict()
         ours = {name: read(name, *tensor.shape) for name, tensor in expected.items()}
         read.finish()
@@ -132,28 +131,13 @@ def from_huggingface(
         raise
     except (TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise UserError(f"config.json of a {kind} model cannot be used: {error}") from None
-    _check_layers(config, weights)
-    named = canonical_names(weights, "transformer." if kind == "gpt2" else "model.")
+    named = published_names(weights, "transformer." if kind == "gpt2" else "model.")
     if config.tied:
         named.pop("lm_head.weight", None)
-    read = TensorReader(named)
-    ours = from_weights(_LAYOUTS[config.arch].entries(config, read), read)
+    read = TensorReader(named, config)
+    ours = from_weights(_LAYOUTS[config.arch].entries(config), read)
     read.finish()
     return config, ours
-
-
-def _check_layers(config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
-    """Check sizes before anything is built: a configuration may ask for more layers than a list can hold."""
-    if config.n_layers > len(weights):
-        raise UserError(
-            f"config.json has {config.n_layers} layers, but the files have only {len(weights)} weights"
-        )
-
-
-def in_module(config: ModelConfig) -> bool:
-    """Whether our class computes this model's function."""
-    plain = config.rotated == config.head_dim and config.norm_kind != "rmsnorm-1p"
-    return config.arch in ARCHITECTURES and plain
 
 
 _SAME = ("d_model", "n_layers", "mlp_dim", "vocab_size", "seq_len", "norm_eps", "residual_scale")

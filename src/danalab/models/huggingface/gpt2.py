@@ -8,10 +8,10 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
-from danalab.models.huggingface.common import Entry, TensorReader, require
+from danalab.models.huggingface.common import Entry, require
 
 
-def entries(config: ModelConfig, read: TensorReader | None = None) -> list[Entry]:
+def entries(config: ModelConfig) -> list[Entry]:
     """The tensors of `GPT2LMHeadModel`."""
     d, wide = config.d_model, config.mlp_dim
     outside = {

@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.models.config import LinearAttention, ModelConfig
+from danalab.models.config import LinearAttention, ModelConfig, Sparsity
 from danalab.models.huggingface import common
-from danalab.models.huggingface.llama_qwen import MLP_NAMES
 
 
-def entries(config: ModelConfig, read: common.TensorReader | None = None) -> list[common.Entry]:
+def entries(config: ModelConfig) -> list[common.Entry]:
     """The tensors of `Qwen3NextForCausalLM`."""
     d, linear, sparsity = config.d_model, config.linear_attention, config.sparsity
     assert sparsity is not None
@@ -36,12 +35,22 @@ def entries(config: ModelConfig, read: common.TensorReader | None = None) -> lis
         else:
             table += _linear_entries(linear, d, f"{theirs}.linear_attn", f"{ours}.attention")
         if layer in sparsity.layers:
-            table += common.expert_entries(config, layer, "mlp", MLP_NAMES, read)
-            shared = f"{theirs}.mlp.shared_expert"
-            table += common.mlp_entries(shared, f"{ours}.mlp.shared", MLP_NAMES, d, sparsity.shared_dim)
-            table.append(common.Entry(f"{shared}_gate.weight", (1, d), (f"{ours}.mlp.shared_gate.weight",)))
+            table += _expert_entries(sparsity, d, f"{theirs}.mlp", f"{ours}.mlp")
         else:
-            table += common.mlp_entries(f"{theirs}.mlp", f"{ours}.mlp", MLP_NAMES, d, config.mlp_dim)
+            table += common.mlp_entries(f"{theirs}.mlp", f"{ours}.mlp", d, config.mlp_dim)
+    return table
+
+
+def _expert_entries(sparsity: Sparsity, d: int, theirs: str, ours: str) -> list[common.Entry]:
+    """Router, experts and the shared one of a layer."""
+    count, wide = sparsity.n_experts, sparsity.expert_dim
+    table = [
+        common.Entry(f"{theirs}.gate.weight", (count, d), (f"{ours}.router.map.weight",)),
+        common.Entry(f"{theirs}.shared_expert_gate.weight", (1, d), (f"{ours}.shared_gate.weight",)),
+        *common.mlp_entries(f"{theirs}.shared_expert", f"{ours}.shared", d, sparsity.shared_dim),
+    ]
+    for e in range(count):
+        table += common.mlp_entries(f"{theirs}.experts.{e}", f"{ours}.experts", d, wide, e)
     return table
 
 
@@ -144,7 +153,13 @@ def to_settings(config: ModelConfig) -> dict[str, Any]:
             for layer in range(config.n_layers)
         ],
         "shared_expert_intermediate_size": sparsity.shared_dim,
-        **common.layer_settings(config),
+        "num_experts": sparsity.n_experts,
+        "num_experts_per_tok": sparsity.top_k,
+        "moe_intermediate_size": sparsity.expert_dim,
+        "norm_topk_prob": config.renormalise,
+        "router_aux_loss_coef": config.load_balance_loss,
+        "decoder_sparse_step": config.decoder_sparse_step,
+        "mlp_only_layers": list(config.mlp_only_layers),
     }
     if linear is not None:
         settings |= {theirs: getattr(linear, ours) for theirs, ours in _LINEAR.items()}
@@ -176,9 +191,22 @@ def from_settings(described: Mapping[str, Any]) -> ModelConfig:
         sizes = {ours: described[theirs] for theirs, ours in _LINEAR.items()}
         fields |= {"full_attention_interval": interval, "conv_size": sizes.pop("conv_size")}
         fields |= {f"linear_{ours}": size for ours, size in sizes.items()}
-    fields |= common.layer_fields(described, renormalise=True) | {"n_shared_experts": shared // expert}
+    n_experts = described.get("num_local_experts") or described["num_experts"]  # the first since version 5
+    if not isinstance(n_experts, int) or n_experts < 1:
+        raise UserError(f"config.json has num_experts = {n_experts!r}; it must be at least 1")
     return ModelConfig(
-        "qwen3next", **fields, rotary_dim=int(fields["head_dim"] * factor), shared_expert_gate=True
+        "qwen3next",
+        **fields,
+        rotary_dim=int(fields["head_dim"] * factor),
+        shared_expert_gate=True,
+        n_experts=n_experts,
+        n_shared_experts=shared // expert,
+        top_k=described["num_experts_per_tok"],
+        expert_dim=expert,
+        renormalise=described.get("norm_topk_prob", True),
+        load_balance_loss=described.get("router_aux_loss_coef", 0.001),
+        decoder_sparse_step=described.get("decoder_sparse_step", 1),
+        mlp_only_layers=tuple(described.get("mlp_only_layers") or ()),
     )
 
 

@@ -1,4 +1,4 @@
-"""Linear maps, embeddings and norms with a role (`danalab.models.init`), two MLPs, and dropout.
+"""Linear maps, embeddings and norms with a role (`danalab.models.init`), the MLP, and dropout.
 
 Norms are over the last dimension, in the wider of the input's and the gain's dtype.
 """
@@ -32,104 +32,58 @@ class Embedding(nn.Embedding):
         """Does nothing: `danalab.models.init` draws all weights."""
 
 
-class GeluMLP(nn.Module):
-    """down(gelu(up(x))), with the exact (erf) GELU or its tanh formula."""
+class MLP(nn.Module):
+    """down(gelu(up(x))), with the exact (erf) GELU or its tanh formula; or down(silu(gate(x)) * up(x)) (SwiGLU)."""
 
     def __init__(self, config: ModelConfig, width: int):
         super().__init__()
+        activation = config.architecture.activation
+        self.gate = Linear(config.d_model, width) if activation == "swiglu" else None
         self.up = Linear(config.d_model, width, bias=config.biased)
         self.down = Linear(width, config.d_model, role="residual", bias=config.biased)
-        self.approximate = "tanh" if config.architecture.activation == "gelu-tanh" else "none"
+        self.approximate = "tanh" if activation == "gelu-tanh" else "none"
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x), approximate=self.approximate))
+        up = self.up(x)
+        hidden = F.gelu(up, approximate=self.approximate) if self.gate is None else F.silu(self.gate(x)) * up
+        return self.down(hidden)
 
 
-class SwiGLU(nn.Module):
-    """down(silu(gate(x)) * up(x))."""
-
-    def __init__(self, config: ModelConfig, width: int):
-        super().__init__()
-        self.gate = Linear(config.d_model, width)
-        self.up = Linear(config.d_model, width)
-        self.down = Linear(width, config.d_model, role="residual")
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
-
-
-class Dropout(nn.Module):
+def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     """x with each feature set to 0 with `probability`, the others divided by 1 - probability.
 
     Masks are drawn from torch's generator of the device, which checkpoints save: runs resume exactly.
     """
+    return F.dropout(x, probability) if probability and training and torch.is_grad_enabled() else x
 
-    def __init__(self, probability: float):
+
+class Norm(nn.Module):
+    """A norm by its kind.
+
+    layernorm    weight * (x - mean) / sqrt(variance + eps), and + bias where there is one
+    rmsnorm      weight * x / sqrt(mean(x^2) + eps)
+    rmsnorm-1p   (1 + weight) * x / sqrt(mean(x^2) + eps): bfloat16 resolves weights near 0 more finely than near 1
+    """
+
+    def __init__(self, dim: int, eps: float, kind: str = "rmsnorm", bias: bool = False):
         super().__init__()
-        self.probability = probability
-
-    def forward(self, x: Tensor) -> Tensor:
-        active = self.probability > 0 and self.training and torch.is_grad_enabled()
-        return F.dropout(x, self.probability) if active else x
-
-
-class LayerNorm(nn.Module):
-    """weight * (x - mean) / sqrt(variance + eps), and + bias where there is one."""
-
-    role = "gain"
-
-    def __init__(self, dim: int, eps: float, bias: bool = False):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps, self.kind = eps, kind
+        self.role = "zero_centered_gain" if kind == "rmsnorm-1p" else "gain"
+        self.weight = nn.Parameter(torch.zeros(dim) if kind == "rmsnorm-1p" else torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
-        self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        x = _promoted(x, self.weight.dtype)
+        # Under autocast q and k are bfloat16 and gains float32; with sharded weights gains are bfloat16 and the
+        # residual stream float32. In both cases normalise (and later rotate) in float32.
+        x = x.to(torch.promote_types(x.dtype, self.weight.dtype))
+        weight = self.weight.to(x.dtype)
+        weight = 1 + weight if self.kind == "rmsnorm-1p" else weight
+        if self.kind != "layernorm":
+            return F.rms_norm(x, weight.shape, weight, self.eps)
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), bias, self.eps)
+        return F.layer_norm(x, weight.shape, weight, bias, self.eps)
 
 
-class RMSNorm(nn.Module):
-    """weight * x / sqrt(mean(x^2) + eps)."""
-
-    role = "gain"
-
-    def __init__(self, dim: int, eps: float):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def gain(self, dtype: torch.dtype) -> Tensor:
-        """The factor of each feature."""
-        return self.weight.to(dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = _promoted(x, self.weight.dtype)
-        return F.rms_norm(x, self.weight.shape, self.gain(x.dtype), self.eps)
-
-
-class RMSNorm1p(RMSNorm):
-    """(1 + weight) * x / sqrt(mean(x^2) + eps): bfloat16 resolves weights near 0 more finely than near 1."""
-
-    role = "zero_centered_gain"
-
-    def __init__(self, dim: int, eps: float):
-        super().__init__(dim, eps)
-        nn.init.zeros_(self.weight)
-
-    def gain(self, dtype: torch.dtype) -> Tensor:
-        return 1 + super().gain(dtype)
-
-
-def make_norm(config: ModelConfig, dim: int) -> LayerNorm | RMSNorm:
+def make_norm(config: ModelConfig, dim: int) -> Norm:
     """The norm that `config` asks for, over `dim` features."""
-    if config.norm_kind == "layernorm":
-        return LayerNorm(dim, config.norm_eps, config.biased)
-    return (RMSNorm1p if config.norm_kind == "rmsnorm-1p" else RMSNorm)(dim, config.norm_eps)
-
-
-def _promoted(x: Tensor, dtype: torch.dtype) -> Tensor:
-    # Under autocast q and k are bfloat16 and gains float32; with sharded weights gains are bfloat16 and the residual
-    # stream float32. In both cases normalise (and later rotate) in float32.
-    return x.to(torch.promote_types(x.dtype, dtype))
+    return Norm(dim, config.norm_eps, config.norm_kind, config.biased)

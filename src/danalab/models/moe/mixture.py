@@ -25,14 +25,14 @@ Sources: arXiv 2101.03961 (load balance), 2202.08906 (router z-loss), 2501.11873
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from danalab.models.config import ModelConfig
-from danalab.models.layers.basic import GeluMLP, Linear, SwiGLU
+from danalab.models.layers.basic import MLP, Linear
 from danalab.models.layers.precision import full_precision
 from danalab.models.moe.experts import Experts
 from danalab.models.shards import local_shard
@@ -43,7 +43,7 @@ def make_mlp(config: ModelConfig, layer: int) -> nn.Module:
     sparsity = config.sparsity
     if sparsity is not None and layer in sparsity.layers:
         return MixtureOfExperts(config)
-    return _dense_mlp(config, config.mlp_dim)
+    return MLP(config, config.mlp_dim)
 
 
 class MixtureOfExperts(nn.Module):
@@ -59,13 +59,13 @@ class MixtureOfExperts(nn.Module):
         self.experts = Experts(
             sparsity.n_experts, config.d_model, sparsity.expert_dim, config.architecture.activation
         )
-        self.exchange: ExpertExchange | None = None
-        """Sends rows to the experts of other ranks; None: this rank has all experts."""
+        self.exchange: Callable[[Experts, Tensor, Tensor], Tensor] | None = None
+        """(experts, rows [R, D], counts [E]) -> [R, D], by experts of other ranks; None: this rank has all experts."""
         # Under tensor parallelism each rank has some features of every expert: gradients of the input are summed over
         # ranks, and so is the output (`danalab.models.parallel`).
-        self.enter: Callable[[Tensor], Tensor] = _unchanged
-        self.leave: Callable[[Tensor], Tensor] = _unchanged
-        self.shared = _dense_mlp(config, sparsity.shared_dim) if sparsity.shared_dim else None
+        self.enter: Callable[[Tensor], Tensor] = lambda x: x
+        self.leave: Callable[[Tensor], Tensor] = lambda x: x
+        self.shared = MLP(config, sparsity.shared_dim) if sparsity.shared_dim else None
         self.shared_gate = Linear(config.d_model, 1, role="router") if sparsity.shared_gate else None
 
     def forward(self, x_BLD: Tensor) -> tuple[Tensor, Routing]:
@@ -85,12 +85,6 @@ class MixtureOfExperts(nn.Module):
                 shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x_TD)) * shared
             )
         return y_TD.view(x_BLD.shape), routing
-
-
-class ExpertExchange(Protocol):
-    """Applies experts that other ranks hold (`danalab.models.parallel`)."""
-
-    def __call__(self, experts: Experts, rows_RD: Tensor, counts_E: Tensor, /) -> Tensor: ...
 
 
 class Router(nn.Module):
@@ -126,14 +120,6 @@ class Routing(NamedTuple):
     """Sum of each expert's probability, [E]."""
     lse2: Tensor
     """Sum of logsumexp(logits)^2, 0-dim."""
-
-
-def _unchanged(x: Tensor) -> Tensor:
-    return x
-
-
-def _dense_mlp(config: ModelConfig, width: int) -> nn.Module:
-    return (SwiGLU if config.architecture.activation == "swiglu" else GeluMLP)(config, width)
 
 
 class Order(NamedTuple):

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from danalab.models.cache import ConvState, MatrixState
+from danalab.models.cache import RecurrentState
 from danalab.models.config import ModelConfig
 from danalab.models.delta_rule import ShortConvolution
 from danalab.models.layers.basic import Linear
@@ -62,7 +62,7 @@ class Resonator(nn.Module):
         self,
         x_BLD: Tensor,
         rotary: Tensor | None = None,
-        state: ConvState | None = None,
+        state: RecurrentState | None = None,
         starts: Tensor | None = None,
     ) -> Tensor:
         """[B, L, D]; arguments as of `Attention.forward`, of which `rotary` is ignored."""
@@ -71,16 +71,14 @@ class Resonator(nn.Module):
             v = self.conv(v, None if state is None else state.past((v,), self.conv.size - 1)[0], starts)
         if self.bank is None:
             y = v
+        elif state is None:
+            y = self.bank(v, starts)
         else:
-            y = (
-                self._continue(self.bank, v, state)
-                if isinstance(state, MatrixState)
-                else self.bank(v, starts)
-            )
+            y = self._continue(self.bank, v, state)
         g = self.g(x_BLD)
         return self.out(F.silu(g) * y.to(g.dtype))
 
-    def _continue(self, bank: OscBank, v_BLD: Tensor, state: MatrixState) -> Tensor:
+    def _continue(self, bank: OscBank, v_BLD: Tensor, state: RecurrentState) -> Tensor:
         before = bank.new_state(state.batch, v_BLD) if state.memory is None else state.memory
         if v_BLD.shape[1] == 1:
             y, after = bank.step(v_BLD[:, 0], before)
@@ -90,9 +88,9 @@ class Resonator(nn.Module):
         state.memory = after.detach()
         return y
 
-    def new_state(self, batch: int, max_len: int) -> ConvState:
+    def new_state(self, batch: int, max_len: int) -> RecurrentState:
         """Oscillators at rest for `batch` sequences; the state has the same size for every `max_len`."""
-        return ConvState(batch) if self.bank is None else MatrixState(batch)
+        return RecurrentState(batch)
 
 
 class OscBank(nn.Module):

@@ -98,6 +98,8 @@ class Saver:
             self._step, self._is_reported = step, False
             blocked = time.perf_counter() - start
             self._job = self._pool.submit(self._run, step, copied, meta, before, name, blocked, gpu)
+        elif step == self.committed:
+            self._name(step, name)
         if wait:
             self.drain()
         elif not self._asynchronous:
@@ -173,14 +175,16 @@ class Saver:
         if self._world.is_main:
             seconds = time.perf_counter() - start
             log.info("checkpoint of step %d: %.2f s, training waited %.3f s", step, seconds, blocked)
-            for given in filter(None, (name, self._keep_steps.get(step))):
-                try:
-                    self.store.name(step, given)
-                except OSError as error:
-                    log.warning(
-                        "checkpoint of step %d stays, but could not be named %s: %s", step, given, error
-                    )
+            self._name(step, name)
+            self._name(step, self._keep_steps.get(step))
             self.store.prune(step, self._keep_last, self._keep_every, self._keep_steps)
+
+    def _name(self, step: int, name: str | None) -> None:
+        if name is not None and self._world.is_main:
+            try:
+                self.store.name(step, name)
+            except OSError as error:
+                log.warning("checkpoint of step %d stays, but could not be named %s: %s", step, name, error)
 
     def _write(self, state: Mapping[str, Any], target: Path) -> None:
         """Write this rank's files into `target`, by way of the local disk while that can be used. Collective."""

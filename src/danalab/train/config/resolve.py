@@ -16,9 +16,7 @@ from danalab.train.config.train_config import FIXED_BATCH, TrainConfig, default_
 
 DEFAULT_SEQ_LEN = 2048
 DEFAULT_INTERVAL, LEAST_EVALUATIONS = 200, 10
-DEFAULT_BATCHES, LEAST_BATCHES = 64, 4
-SHARE = 0.25
-"""Time of all evaluations during a run but the last, as a share of the time of training, at most."""
+DEFAULT_BATCHES, LEAST_BATCHES = 64, 2
 
 
 def resolve(
@@ -109,16 +107,21 @@ def resolve(
 
 
 def evaluation_sizes(given: TrainConfig, sequences: int, steps: int) -> dict[str, int]:
-    """Interval and sizes of evaluations; a forward pass of one of the run's `sequences` is a third of its training."""
+    """Interval and sizes of evaluations, which by default take at most a quarter of a run of so many `sequences`.
+
+    Training on a sequence costs three forward passes, so they may read as many: half of them amid the run, half at its
+    end.
+    """
     interval, fixed, final = given.eval_interval, given.eval_batches, given.final_eval_batches
+    budget = max(1, sequences // (2 * FIXED_BATCH))
     if interval is None:
-        interval = max(1, min(DEFAULT_INTERVAL, steps // LEAST_EVALUATIONS))
+        least = -(-steps // max(1, budget // LEAST_BATCHES))
+        interval = max(1, least, min(DEFAULT_INTERVAL, steps // LEAST_EVALUATIONS))
     if fixed is None:
-        evaluations = steps // interval if interval else 1
-        share = 3 * SHARE * sequences / max(evaluations, 1)
-        fixed = max(LEAST_BATCHES, min(DEFAULT_BATCHES, int(share / FIXED_BATCH)))
+        evaluations = -(-steps // interval) if interval else 1
+        fixed = max(1, min(DEFAULT_BATCHES, budget // evaluations))
     if final is None:
-        final = max(fixed, -(-sequences // FIXED_BATCH)) if fixed else 0
+        final = max(fixed, budget) if fixed else 0
     return {"eval_interval": interval, "eval_batches": fixed, "final_eval_batches": final}
 
 

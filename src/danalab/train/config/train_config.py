@@ -273,7 +273,7 @@ class ScheduleSettings(Section):
 
     title: ClassVar[str] = "optimizer"
 
-    scheduler: str = setting(
+    scheduler: PathText = setting(
         "cos_inf", "Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw, none or FILE.py:NAME."
     )
     div_factor: Finite | None = setting(None, "Warmup starts at peak / div_factor; default 100.")
@@ -468,7 +468,6 @@ class RunSettings(OptimSettings):
         None,
         "Number format of matrix products (parameters are float32); default bfloat16 on GPUs, float32 on CPU; "
         "float16: for older GPUs.",
-        aliases=("no-amp=float32",),
     )
     compile: Auto[bool] = setting(
         None,
@@ -508,6 +507,7 @@ class RunSettings(OptimSettings):
         "single; ddp (aliases nccl, gloo): replicas; zero: also a sharded optimizer; fsdp: all sharded; diloco: "
         "workers that exchange weights only now and then. Default ddp with several ranks.",
         kind="execution",
+        main=True,
     )
     tp_size: Count = setting(1, "fsdp: ranks that share each matrix product.", kind="execution")
     expert_parallel: bool = setting(
@@ -584,6 +584,11 @@ class RunSettings(OptimSettings):
         "Write and keep checkpoints at these steps, optionally with a name: 1000 5000=before-decay.",
         kind="execution",
     )
+    keep_best: bool = setting(
+        False,
+        "Also keep the weights of the best evaluation, in checkpoints/best.",
+        kind="execution",
+    )
     local_ckpt_dir: Path | None = setting(
         None,
         "Folder on this machine's disk where checkpoints are written before they are moved; default $SLURM_TMPDIR.",
@@ -597,20 +602,24 @@ class RunSettings(OptimSettings):
 
     eval_interval: Auto[Natural] = setting(
         None,
-        "Steps between evaluations; default 200, at most a tenth of the run; 0: only at the end.",
+        "Steps between evaluations; default 200, in short runs so many that all of them take a quarter of the time "
+        "at most; 0: only at the end.",
         kind="execution",
-        main=True,
     )
     eval_batches: Auto[Natural] = setting(
         None,
         "Size of the fixed validation set, in batches of 32 sequences (whatever --batch-size is); 0: the whole "
-        "split; default 64, in short runs so few (at least 4) that all evaluations take a quarter of the time of "
-        "training.",
+        "split; default 64, fewer in short runs.",
         kind="execution",
     )
     final_eval_batches: Auto[Natural] = setting(
         None,
-        "Size of the last evaluation, likewise; default the whole split, or as many sequences as the run trains on.",
+        "Size of the last evaluation, likewise; default half as many sequences as the run trains on.",
+        kind="execution",
+    )
+    patience: Count | None = setting(
+        None,
+        "End the run after this number of evaluations without a new best; keeps the best, as --keep-best does.",
         kind="execution",
     )
     ema: Annotated[float, Gt(0), Lt(1)] | None = setting(

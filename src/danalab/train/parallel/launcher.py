@@ -6,12 +6,14 @@ Rank 0 has the terminal; the output of other ranks is kept in files, and the tra
 """
 
 import logging
+import math
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -36,6 +38,8 @@ log = logging.getLogger(__name__)
 RESTARTS = 3
 """Number of times that the workers of DiLoCo are restarted after one died."""
 POLL_SECONDS = 0.05
+GRACE_SECONDS = 1.0
+"""Time that ranks have to end by themselves after one failed."""
 
 
 Train = Callable[[TrainConfig, StopRequest], int]
@@ -64,7 +68,7 @@ def launch(config: TrainConfig, ranks: int, device_type: str, stop: StopRequest,
             return stop.exit_code
         restarts = RESTARTS if config.usual_backend(ranks) == "diloco" else 0
         agent = pool.submit(_agent, given, Path(folder), ranks, restarts)
-        _pass_on(received, agent)
+        _watch(received, agent)
         try:
             return agent.result()
         except LostRankError:
@@ -90,15 +94,29 @@ def _received_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _pass_on(received: list[int], agent: Future[int]) -> None:
-    """Wait for the agent; each signal goes to each process once, also to one that starts later."""
+def _watch(received: list[int], agent: Future[int]) -> None:
+    """Wait for the agent; each signal goes to each process once, also to one that starts later.
+
+    Once a rank failed, those that do not end by themselves are killed, for which the agent would wait half a minute:
+    a stopped process does not hear its SIGTERM, and others are in a collective with a dead one.
+    """
     sent: set[tuple[int | None, int]] = set()
+    ranks: set[Any] = set()
+    deadline = math.inf
     while wait([agent], POLL_SECONDS).not_done:
-        for process in multiprocessing.active_children() if received else ():
+        living = multiprocessing.active_children()
+        ranks.update(living)
+        for process in living if received else ():
             for place, number in enumerate(received):
                 if (process.pid, place) not in sent and process.pid is not None:
                     sent.add((process.pid, place))
                     os.kill(process.pid, number)
+        if any(process.exitcode for process in ranks):
+            deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        if time.monotonic() > deadline:
+            for process in living:
+                process.kill()
+            ranks, deadline = set(), math.inf
 
 
 def _agent(given: tuple[Train, TrainConfig], folder: Path, ranks: int, restarts: int) -> int:

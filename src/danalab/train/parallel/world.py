@@ -6,14 +6,12 @@ ranks = replicate x shard x tp        dp_size = replicate x shard: ranks that se
 import contextlib
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from danalab.errors import FirstRankError, LostRankError, UserError, first_line
@@ -142,7 +140,7 @@ class World:
         distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), self.control)
         for group in groups:
             # Flags time out first, with an error that names the rank; NCCL's watchdog would end the process.
-            distributed_c10d._set_pg_timeout(timedelta(seconds=1.1 * seconds), group)
+            distributed_c10d._set_pg_timeout(timedelta(seconds=seconds + 1), group)
 
     def close(self) -> None:
         """Destroy the process groups that `join` created."""
@@ -220,8 +218,6 @@ def _arrange(layout: RankLayout, device_type: str, *, owns: bool) -> World:
 
     size = dist.get_world_size()
     shape = layout.shape(size)
-    if owns:
-        _store().set(f"danalab/process/{dist.get_rank()}", f"{socket.gethostname()} {os.getpid()}")
     mesh = (
         init_device_mesh(device_type, tuple(shape.values()), mesh_dim_names=tuple(shape)) if shape else None
     )
@@ -255,7 +251,7 @@ def joined(layout: RankLayout, device_type: str) -> Iterator[World]:
             world.close()
 
 
-ROLL_CALL_SECONDS = 4.0
+ROLL_CALL_SECONDS = 2.0
 """How long ranks that lost another rank wait for answers from the others."""
 
 
@@ -313,8 +309,6 @@ def _lost(world: World, error: Exception) -> LostRankError:
                 elif store.check([f"danalab/here/{rank}"]):
                     here.add(rank)
             time.sleep(0.05)
-        for rank in sorted(set(range(world.size)) - here - set(failed)):
-            _kill_sibling(store, rank)
     except RuntimeError:  # without a launcher, rank 0 holds the store
         here.discard(0)
     gone = sorted(set(range(world.size)) - here - set(failed))
@@ -325,16 +319,6 @@ def _lost(world: World, error: Exception) -> LostRankError:
         words.append(f"ranks lost each other: {first_line(error)}")
     text = "; ".join(words) + "; start the job again to resume from the last checkpoint"
     return LostRankError(text, quiet=world.rank != min(here | {world.rank}), in_rank=True)
-
-
-def _kill_sibling(store: Any, rank: int) -> None:
-    """Kill a rank of this process's launcher that does not answer; it may be stopped, and would be waited for."""
-    name = f"danalab/process/{rank}"
-    host, pid = store.get(name).decode().rsplit(" ", 1) if store.check([name]) else ("", "0")
-    with contextlib.suppress(OSError):  # it is gone, or this system has no /proc
-        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        if host == socket.gethostname() and parent == os.getppid():
-            os.kill(int(pid), signal.SIGKILL)
 
 
 def _store() -> Any:

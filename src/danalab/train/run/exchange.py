@@ -96,11 +96,14 @@ def export_run(
     if tokenizer is not None:
         tokenizer.save(folder)
         file = folder / "tokenizer_config.json"
-        write_json(file, {**read_json(file), "pad_token": read_json(file)["eos_token"]})
+        settings = read_json(file)
+        more = {"pad_token": settings["eos_token"], "model_input_names": ["input_ids", "attention_mask"]}
+        write_json(file, {**settings, **more})
     write_json(folder / "generation_config.json", {"_from_model_config": True, **special})
     if tokenizer is not None and template is not None:
         template.save(folder)
-    write_atomically(folder / "README.md", model_card(run, loaded.step, described["architectures"][0]))
+    card = model_card(run, loaded.step, described["architectures"][0], tokenizer is not None)
+    write_atomically(folder / "README.md", card)
     write_json(folder / "config.json", described)  # last: a folder without it is not a model
     fsync_path(folder)
     name, size = None if tokenizer is None else tokenizer.name, loaded.model.num_parameters()
@@ -214,7 +217,7 @@ def new_folder(path: str | Path) -> Path:
     return path
 
 
-def model_card(run: Run, step: int, class_name: str) -> str:
+def model_card(run: Run, step: int, class_name: str, has_tokenizer: bool) -> str:
     """Markdown with front matter for the Hugging Face hub; `class_name` is that in `transformers`."""
     name = json.dumps(run.path.resolve().name)  # quoted: any name is a valid YAML string then
     kind = (
@@ -223,7 +226,20 @@ def model_card(run: Run, step: int, class_name: str) -> str:
     kind += f"\n\n{TOOL}"
     if run.config.get("stage", "pretraining") == "pretraining":
         kind = "A base model, trained with danalab: it continues text and does not follow instructions."
-    trust = ", trust_remote_code=True" if class_name.startswith("Danalab") else ""
+    own = class_name.startswith("Danalab")
+    trust = ", trust_remote_code=True" if own else ""
+    note = ""
+    if own:
+        note = (
+            f"\n`transformers` has no class for this model; `{MODULE.name}` beside the weights has one, and "
+            "`trust_remote_code=True` runs that file. Without it a program asks before it runs it: type y.\n"
+        )
+    text = f"""tokenizer = AutoTokenizer.from_pretrained(folder{trust})
+inputs = tokenizer("The", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=20)[0]))
+"""
+    if not has_tokenizer:  # ids of your own
+        text = "import torch\n\nprint(model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=20))\n"
     rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(run, step).items() if value is not None)
     return f"""---
 library_name: transformers
@@ -245,10 +261,10 @@ tags:
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model = AutoModelForCausalLM.from_pretrained("FOLDER"{trust})  # {class_name}
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-```
-
+folder = "."  # this folder; from elsewhere its path, or its name on the hub
+model = AutoModelForCausalLM.from_pretrained(folder{trust})  # {class_name}
+{text}```
+{note}
 Token ids from the tokenizer's size up to `vocab_size` are padding and appear in no text.
 """
 

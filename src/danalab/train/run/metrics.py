@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from danalab.colors import FIGURE_STYLE
 from danalab.errors import UserError
 from danalab.files import fsync_path, naming, sound_objects, write_atomically
 from danalab.train.run.schemas import Row
@@ -139,6 +140,25 @@ def truncate(path: Path, last_step: int) -> tuple[int, int]:
     if path.is_file() and (broken or len(kept) < len(rows) or path.read_bytes()[-1:] not in (b"", b"\n")):
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
     return len(kept), broken
+
+
+def write_curve(run: Path) -> None:
+    """Draw the losses over tokens into the run's curve.png and curve.svg, where matplotlib is installed."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        return
+    rows, _ = read_sound_rows(run / "metrics.jsonl")
+    with rc_context(FIGURE_STYLE):  # pyright: ignore[reportArgumentType]
+        figure = Figure(figsize=(6, 4))
+        axes = figure.add_subplot(xlabel="tokens", ylabel="loss [nats/token]")
+        for key, marker in (("train/loss", ""), ("val/loss", "o")):
+            points = [(row["tokens"], row[key]) for row in rows if row.get(key) is not None]
+            axes.plot([x for x, _ in points], [y for _, y in points], label=key, marker=marker)
+        axes.legend()
+        for ending in ("png", "svg"):
+            figure.savefig(run / f"curve.{ending}", dpi=160)
 
 
 METRICS: dict[str, tuple[str, str]] = {
