@@ -104,14 +104,11 @@ def _on_split(flags: Flags) -> tuple[Any, list[str]]:
     names = ("step", "split", "data", "batch_size", "device")
     result = evaluate_run(flags.run, **{name: getattr(flags, name) for name in names})
     bpb = "" if result.bpb is None else f", {result.bpb:.4f} bits per byte"
-    lines = [
+    line = (
         f"{flags.run}, step {result.step}, {result.split}: {result.loss:.4f} nats/token (perplexity "
         f"{result.perplexity:.2f}){bpb}, accuracy {result.accuracy:.2%}, over {result.tokens:,} tokens"
-    ]
-    if len(result.by_position) > 1:
-        lines.append("by position in the window (the effect of more context):")
-        lines += [f"  {part.start:>7,} to {part.end - 1:>7,}  {part.loss:.4f}" for part in result.by_position]
-    return result, lines
+    )
+    return result, [line]
 
 
 def _on_tasks(flags: Flags) -> tuple[Any, list[str]]:

@@ -214,8 +214,6 @@ def _describe(config: TrainConfig) -> list[tuple[str, str]]:
     parts = f"{model.n_heads} heads of {model.head_dim}{keys}"
     if model.architecture.oscillators:
         parts = f"{model.n_heads} groups of {model.head_dim} channels, {model.modes} oscillators a channel"
-    if model.conv_width:
-        parts += f" behind convolutions of {model.conv_width} tokens"
     if model.learned_positions:
         parts += ", learned positions"
     if model.linear_attention is not None:

@@ -131,11 +131,6 @@ class ModelSettings(Section):
         None,
         "resonance: add a learned vector for each position, 32768 at most; default no (gpt always has them).",
     )
-    conv_width: Natural = setting(
-        0,
-        "resonance: causal convolution of each channel over this number of tokens before the oscillators; 4 is "
-        "usual, 0 none.",
-    )
     n_experts: Count | None = setting(
         None,
         "Experts instead of each MLP, of any architecture with attention; default 8 (moe, qwen3next), else none.",
@@ -340,9 +335,6 @@ class OptimSettings(ScheduleSettings):
     )
     beta1: Annotated[float, Ge(0), Lt(1)] | None = setting(None, "First of the optimizer's betas.")
     beta2: Annotated[float, Ge(0), Lt(1)] | None = setting(None, "Second of the optimizer's betas.")
-    phase_lr_factor: Positive = setting(
-        1.0, "resonance: factor on the learning rate of the oscillators' phases."
-    )
     weight_decay: Auto[NonNegative] = setting(
         None,
         "Default omega / wd_ts (independent of the learning rate) or omega / (lr iterations) (coupled: adamw).",
