@@ -647,8 +647,7 @@ class RunSettings(OptimSettings):
     )
     log_dynamics: bool = setting(
         False,
-        "Log norms of weights, gradients and updates of each parameter, and angular updates: dynamics.jsonl; for "
-        "the Dana family also signal-to-noise ratios and how often their bound acts: signal.jsonl.",
+        "Log norms of weights, gradients and updates of each parameter, and angular updates: dynamics.jsonl.",
         kind="execution",
     )
     collect_tau_stats: bool = setting(
