@@ -113,4 +113,6 @@ def check_record(content: Any, where: str) -> dict[str, Any]:
         **record["config"],
         **plain(validated(TrainConfig, settings, where)),
     }
+    if "plan" in record and record["config"]["lr"] is None:
+        raise UserError(f"{where}: lr: a run that was trained has one")
     return record
