@@ -63,7 +63,7 @@ def test_files_that_would_crash_or_hang_a_reader_are_refused_in_one_line(tmp_pat
     assert "\n" not in str(caught.value)
 
 
-def test_a_user_without_a_home_has_a_cache(monkeypatch):
+def test_a_user_without_a_home_has_a_cache(monkeypatch, tmp_path):
     def unknown(_):
         raise KeyError("no such user")
 
@@ -71,8 +71,8 @@ def test_a_user_without_a_home_has_a_cache(monkeypatch):
     for name in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     assert cache_folder("scans") == Path(tempfile.gettempdir()) / f"danalab-{os.getuid()}" / "scans"
-    monkeypatch.setenv("HOME", "/home/a b")
-    assert cache_folder() == Path("/home/a b/.cache/danalab")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "danalab"
 
 
 def test_an_error_without_a_name_gets_that_of_the_open_file(tmp_path):

@@ -20,8 +20,7 @@ from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors as flat
 from danalab.train.checkpoint.saver import Saver
 from danalab.train.checkpoint.store import CheckpointStore, verify
-from danalab.train.system.device import machine
-from danalab_bench.timing import Say, interleaved, ratios, spread, waiting_clock
+from danalab_bench.timing import Say, interleaved, machine, ratios, spread, waiting_clock
 
 PEERS = ("torch.save", "torch.distributed.checkpoint")
 

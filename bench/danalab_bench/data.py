@@ -23,8 +23,7 @@ from danalab.data.sources import Source, StdlibSource
 from danalab.data.tokenizers import BpeTokenizer, Tokenizer, train_bpe
 from danalab.errors import UserError
 from danalab.hardware import available_cores
-from danalab.train.system.device import machine
-from danalab_bench.timing import Say
+from danalab_bench.timing import Say, machine
 
 
 def best(work: Callable[[], object], rounds: int) -> float:

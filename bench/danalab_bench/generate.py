@@ -20,8 +20,7 @@ from danalab.inference import Engine, Request, SamplingParameters
 from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
 from danalab.models.huggingface.convert import to_huggingface
-from danalab.train.system.device import machine
-from danalab_bench.timing import Say, Work, interleaved, ratios, spread, wall_clock
+from danalab_bench.timing import Say, Work, interleaved, machine, ratios, spread, wall_clock
 
 CONFIG = ModelConfig("qwen3", 256, 4, 4, 64, 768, 4096, 1024, attention_gate=False, qk_norm=True)
 PROMPT = 16

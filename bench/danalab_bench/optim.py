@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.train.system.device import machine
 from danalab_bench.contenders import (
     MATRIX_PEER,
     REFERENCE,
@@ -29,7 +28,17 @@ from danalab_bench.contenders import (
     contender,
     is_matrix_contender,
 )
-from danalab_bench.timing import Say, Work, clock_of, interleaved, memory_bytes, ratios, spread, thread_clock
+from danalab_bench.timing import (
+    Say,
+    Work,
+    clock_of,
+    interleaved,
+    machine,
+    memory_bytes,
+    ratios,
+    spread,
+    thread_clock,
+)
 
 SIZES: dict[str, tuple[int, int, int]] = {
     "0.02": (256, 32, 1),

@@ -5,13 +5,15 @@ over rounds of the ratio within a round.
 """
 
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median, quantiles
 from typing import Any, TypeVar
 
-from danalab.hardware import host_memory
+from danalab.hardware import available_cores, host_memory
+from danalab.native_library import instruction_sets, processor, target
 
 WARM_UP = 3
 """Rounds that are not counted, for caches, allocators, compilers and threads."""
@@ -123,3 +125,31 @@ def memory_bytes(device: str) -> int:
 
         return torch.cuda.get_device_properties(0).total_memory
     return host_memory()
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Facts about the machine, and how the process uses it."""
+    import torch  # not before `pin_threads`
+
+    lines = [line.partition(":") for line in processor().splitlines()]
+    known = {key.strip(): value.strip() for key, _, value in lines}
+    name = known.get("model name", platform.processor() or platform.machine())
+    kind = [
+        f"{word} {known[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in known
+    ]
+    policies = {os.SCHED_OTHER: "shared", os.SCHED_FIFO: "real-time: other processes wait"}
+    facts: dict[str, Any] = {
+        "cpu": ", ".join((name, *kind)),  # clouds give processors of different generations the same name
+        "isa": (instruction_sets() or [platform.machine()])[-1],
+        "target": target(),
+        "torch_capability": torch.backends.cpu.get_cpu_capability(),
+        "cores": available_cores(),
+        "threads": torch.get_num_threads(),
+        "pinned": os.environ.get("OMP_PROC_BIND"),
+        "scheduling": policies.get(os.sched_getscheduler(0), "other"),
+        "load_average": os.getloadavg()[0],
+        "torch": torch.__version__,
+    }
+    if device == "cuda":
+        facts |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    return facts

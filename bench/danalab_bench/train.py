@@ -26,10 +26,10 @@ from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.stage import BatchSource
 from danalab.train.step.loss import TrainingBatch
-from danalab.train.system.device import machine, peak_memory_gib
+from danalab.train.system.device import peak_memory_gib
 from danalab.train.trainer import Trainer
 from danalab_bench.peers import PlainLoop, PlainModel
-from danalab_bench.timing import WARM_UP, Say, Work, synchronize
+from danalab_bench.timing import WARM_UP, Say, Work, machine, synchronize
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,9 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.native_library import multiplies_bfloat16
 from danalab.scaling import dimensions, flops_per_token
-from danalab.train.system.device import machine
 from danalab.train.trainer import Trainer
 from danalab_bench import environment
-from danalab_bench.timing import WARM_UP, Say, ratios, spread
+from danalab_bench.timing import WARM_UP, Say, machine, ratios, spread
 from danalab_bench.train import (
     BlocksTimed,
     TimedBlocks,

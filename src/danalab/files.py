@@ -73,14 +73,14 @@ def environment_path(name: str) -> Path | None:
 def cache_folder(name: str = "") -> Path:
     """A folder for files that can be made again: `$XDG_CACHE_HOME/danalab/NAME`, by default in ~/.cache.
 
-    A user without a home, as in a container, has one among the temporary files.
+    Without a home that can be written, as in a container, it lies among the temporary files.
     """
     if given := environment_path("XDG_CACHE_HOME"):
         return given / "danalab" / name
-    caches = os.path.expanduser("~/.cache")
-    if caches.startswith("~"):
+    caches = Path(os.path.expanduser("~/.cache"))
+    if not os.access(caches if caches.exists() else caches.parent, os.W_OK):
         return Path(tempfile.gettempdir()) / f"danalab-{os.getuid()}" / name
-    return Path(caches) / "danalab" / name
+    return caches / "danalab" / name
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str) -> None:

@@ -32,7 +32,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "qwen3next",
             ["--full-attention-interval", "2", "--n-layers", "2", "--n-kv-heads", "2", "--document-mask"],
         ),
-        ("resonance", ["--conv-width", "3", "--document-mask"]),
+        ("resonance", ["--document-mask"]),
         ("moe", ["--n-experts", "4", "--top-k", "2", "--mlp-dim", "24"]),
         ("gpt", ["--n-experts", "3", "--top-k", "1", "--n-shared-experts", "1", "--expert-dim", "16"]),
     ],

@@ -25,10 +25,10 @@ def test_runs_of_one_name_from_two_places_are_called_by_their_paths(run, tmp_pat
     shutil.copytree(run, other)
     assert main(["compare", str(run), str(other), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["runs"]
-    assert main(["compare", str(run), "--run", str(other), "--json"]) == 0
+    assert main(["compare", "--run", str(run), str(other), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == rows
     assert main(["compare"]) == 2
-    assert "at least one run folder" in capsys.readouterr().err
+    assert "RUN is needed" in capsys.readouterr().err
     assert [row["run"] for row in rows] == [str(run), str(other)]
     assert [row["compute_saved"] for row in rows] == [None, 0]
 

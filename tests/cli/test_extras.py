@@ -77,6 +77,6 @@ def test_an_import_that_no_extra_mends_is_not_hidden(monkeypatch):
     def missing(verb):
         raise ModuleNotFoundError("No module named 'nowhere'", name="nowhere")
 
-    monkeypatch.setattr("danalab.cli.app.module_of", missing)
+    monkeypatch.setattr("danalab.cli.app.commands_of", missing)
     with pytest.raises(ModuleNotFoundError, match="nowhere"):
         main(["plan"])

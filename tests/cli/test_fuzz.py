@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from danalab.cli.app import flag_types, main
+from danalab.cli.app import COMMANDS, commands_of, main
 from danalab.train.config.fields import flag
 from experiments.planted import plant
 
@@ -29,7 +29,10 @@ NASTY = [
 ]  # fmt: skip
 
 
-FLAG_TYPES = {verb: flags for verb, flags in flag_types().items() if flags and verb != "ladder"}
+FLAG_TYPES = {
+    f"{verb} {name}".rstrip(): flags for verb in COMMANDS for name, (flags, _) in commands_of(verb).items()
+}
+del FLAG_TYPES["ladder"]
 
 
 @contextlib.contextmanager

@@ -9,19 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from danalab.cli.app import COMMANDS, VERBS, main
+from danalab.cli.app import COMMANDS, GROUPS, main
 from danalab.cli.training import ending
 
 ASK = """
 import contextlib, io, json, sys
-from danalab.cli.app import COMMANDS, main, module_of, subverbs
+from danalab.cli.app import COMMANDS, commands_of, main
 
 with contextlib.redirect_stdout(io.StringIO()) as out:
     main(["--help"])
 shown = {"": [out.getvalue(), []]}
 for verb in COMMANDS:
-    below = subverbs(module_of(verb))
-    for words in [[verb], *([verb, name] for name in below)]:
+    for words in [[verb], *([verb, name] for name in commands_of(verb) if name)]:
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
             main([*words, "--help"])
         heavy = sys.modules.keys() & {"torch", "jax", "pydantic", "matplotlib", "transformers", "datasets"}
@@ -69,37 +68,24 @@ def test_every_flag_has_help(capsys):
             assert " " in line, (verb, line)
 
 
-def test_help_of_danalab_groups_verbs(capsys):
-    assert main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    assert all(f"\n{group}\n  " in shown for group in VERBS)
-    assert "To begin: danalab demo" in shown
-
-
-def test_danalab_alone_shows_groups_and_three_things_to_type(capsys):
-    assert main([]) == 0
-    shown = capsys.readouterr().out
-    assert all(f"\n  {group}" in shown for group in VERBS)
-    assert [line.split()[1] for line in shown.splitlines() if line.startswith("  danalab ")] == [
-        "demo",
-        "plan",
-        "train",
-    ]
-    assert len(shown.splitlines()) <= 16
+def test_the_first_screen_has_eighteen_verbs_and_help_all_the_others(capsys):
+    for words in ([], ["--help"]):
+        assert main(words) == 0
+        shown = capsys.readouterr().out
+        assert len(re.findall(r"^  (\w+)  ", shown, re.MULTILINE)) == 18
+        assert f"More, with --help-all: {', '.join(GROUPS['more'])}." in shown
+        assert "To begin: danalab demo" in shown
+        assert len(shown.splitlines()) <= 40
+    assert main(["--help-all"]) == 0
+    assert set(re.findall(r"^  (\w+)  ", capsys.readouterr().out, re.MULTILINE)) == set(COMMANDS)
 
 
 def test_help_of_serve_has_six_entries(capsys):
     with contextlib.suppress(SystemExit):
         main(["serve", "--help"])
     shown = capsys.readouterr().out
-    assert re.findall(r"^  (\S+)", shown, re.MULTILINE) == [
-        "FOLDER",
-        "--from",
-        "--host",
-        "--port",
-        "--api-key",
-        "--name",
-    ]
+    flags = re.findall(r"^  (\S+)", shown, re.MULTILINE)
+    assert flags == ["RUN", "--name", "--host", "--port", "--api-key", "--from"]
     assert "danalab serve --help-all" in shown
 
 
@@ -114,7 +100,7 @@ def test_help_of_sweep_begins_with_the_grid_and_ends_with_the_cluster(capsys):
         main(["sweep", "--help"])
     flags = re.findall(r"^  --([\w-]+)", capsys.readouterr().out, re.MULTILINE)
     assert flags[0] == "grid"
-    assert flags.index("json") < flags.index("account") < flags.index("gpu")
+    assert flags.index("dry-run") < flags.index("json") < flags.index("account")
 
 
 def test_inner_verbs_stand_in_one_column(capsys):

@@ -100,7 +100,7 @@ def as_yaml(words: list[str]) -> str:
 def test_every_door_gives_the_same_record(line, original, tmp_path, capsys):
     words = line.split()
     expected = record(parsed(words))
-    planned = parse(Flags, words, prog="danalab plan", description="").flags
+    planned = parse(Flags, words, "danalab plan")
     assert (
         record(TrainConfig(**{each.name: getattr(planned, each.name) for each in fields(TrainConfig)}))
         == expected
@@ -118,4 +118,4 @@ def test_every_door_gives_the_same_record(line, original, tmp_path, capsys):
 
 
 def parsed(words: list[str]) -> TrainConfig:
-    return parse(TrainConfig, words, prog="danalab train", description="").flags
+    return parse(TrainConfig, words, "danalab train")

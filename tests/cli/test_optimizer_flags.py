@@ -16,7 +16,7 @@ SMALL = ["--d-model", "64", "--n-layers", "1", "--n-heads", "1", "--iterations",
 
 
 def read(*words: str) -> TrainConfig:
-    return parse(TrainConfig, [*SMALL, *words], prog="danalab train", description="").flags
+    return parse(TrainConfig, [*SMALL, *words], "danalab train")
 
 
 def chosen(*words: str) -> dict:

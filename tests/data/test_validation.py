@@ -269,29 +269,11 @@ def test_advice_names_commands_that_the_parser_takes(tmp_path):
     result = Validation("some folder", "arrays", ".npy", 9, 50257, sequences=[1], sequence_length=32768)
     result.total_tokens = 10_000_000_000
     advice = advise(result, divided=False)
-    assert advice.fits
     assert all(size.tokens <= result.total_tokens for size in advice.sizes)
     assert "--output-path 'some folder-split'" in advice.prepare[0]
     for size in advice.sizes:
-        flags = parse(TrainConfig, shlex.split(size.command)[2:], prog="", description="").flags
+        flags = parse(TrainConfig, shlex.split(size.command)[2:], "x")
         assert (flags.heads, flags.data, flags.seq_len) == (size.heads, "some folder-split", 32767)
-
-
-@pytest.mark.parametrize(
-    ("layout", "tokens", "named"), [("arrays", 3 * 10**8, 2), ("arrays", 10**10, 1), ("shards", 3 * 10**8, 0)]
-)
-def test_advice_on_few_arrays_names_the_smallest_resonance_model_too(layout, tokens, named):
-    from danalab.data.advice import advise
-    from danalab.data.layout import Validation
-
-    result = Validation("folder", layout, ".npy", 9, 50257, sequences=[1], sequence_length=2049)
-    result.total_tokens = tokens
-    advice = advise(result, divided=True)
-    text = advice.as_text()
-    assert advice.fits
-    assert (advice.smallest_resonance is not None) == (named == 2)
-    assert ("resonance --size small" in text) == (named > 0)
-    assert ("would see these data more than once" in text) == (named == 2)
 
 
 @pytest.mark.parametrize("tokens", [10**7, 3 * 10**8, 10**10])
@@ -302,7 +284,7 @@ def test_the_command_for_long_contexts_trains_a_resonance_model(tokens):
     result = Validation("folder", "arrays", ".npy", 9, 50257, sequences=[1], sequence_length=32768)
     result.total_tokens = tokens
     advice = advise(result, divided=True)
-    assert "--arch resonance" in advice.as_text().split("Commands:")[1].split("\n")[1]
+    assert "--arch resonance" in advice.as_text().split("commands:")[1].split("\n")[1]
 
 
 def test_an_invalid_set_shows_the_number_of_bad_files(folder):
@@ -319,9 +301,7 @@ def test_no_command_is_advised_whose_batch_the_data_do_not_fill(layout):
 
     result = Validation("folder", layout, ".npy", 9, 50257, sequences=[14], sequence_length=64)
     result.total_tokens = 14 * 64
-    assert (
-        advise(result, divided=True).as_text() == "RECOMMENDATIONS: too few tokens for one step of any model"
-    )
+    assert advise(result, divided=True).as_text() == "too few tokens for one step of any model"
 
 
 def test_missing_paths_are_refused(tmp_path):

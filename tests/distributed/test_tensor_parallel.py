@@ -63,7 +63,7 @@ def test_a_loss_over_a_cut_vocabulary_is_the_whole_ones(monkeypatch, ranks):
     [("enoki", 8), ("qwen3", 8), ("gpt", 8), ("llama", 8), ("qwen3", 12), ("gpt", 6), ("resonance", 8)],
 )
 def test_logits_hidden_and_losses_are_the_whole_models(arch, head_dim):
-    more = {"learned_positions": True, "conv_width": 4} if arch == "resonance" else {"n_kv_heads": 2}
+    more = {"learned_positions": True} if arch == "resonance" else {"n_kv_heads": 2}
     shape = ModelConfig(arch, 32, 2, 4, head_dim, 40, VOCAB, 10, **more)
     tokens = torch.randint(0, VOCAB, (3, 10), generator=torch.Generator().manual_seed(1))
 

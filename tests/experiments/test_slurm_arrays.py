@@ -33,8 +33,8 @@ def slurm(tmp_path, monkeypatch):
     return stand_in
 
 
-def cluster(folder, gpus=0, command=("danalab",), **more):
-    return SlurmRunner(folder, Resources(gpus=gpus, cpus=1), command=command, **more)
+def cluster(folder, gpus=0, command=("danalab",), at_once=None, **more):
+    return SlurmRunner(folder, Resources(gpus=gpus, cpus=1, at_once=at_once), command=command, **more)
 
 
 def made(slurm):

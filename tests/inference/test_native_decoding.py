@@ -61,7 +61,6 @@ def test_logits_are_those_of_the_model_in_float64(config: ModelConfig):
             "n_heads": 2,
             "head_dim": 18,
             "num_frequencies": 6,
-            "conv_width": 3,
         },
         {"arch": "resonance", "mixer": "none"},
         {"arch": "resonance", "learned_positions": True},

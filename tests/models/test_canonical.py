@@ -7,8 +7,8 @@ import torch
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model, load_canonical
-from danalab.models.canonical import canonical_arrays
 from danalab.models.decoder import Decoder
+from models.weights import canonical_arrays
 
 
 def test_canonical_arrays_and_back_change_nothing(tiny: ModelConfig):

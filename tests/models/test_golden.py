@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from danalab.models.canonical import canonical_arrays
 from danalab.models.loss import hoyer_penalty
+from models.weights import canonical_arrays
 
 MODELS = ["enoki_tiny", "qwen3_gated_tiny"]
 DTYPES = [torch.float64, torch.float32]

@@ -13,8 +13,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model, load_canonical
-from danalab.models.canonical import canonical_arrays
 from danalab.scaling import dimensions, parameter_count
+from models.weights import canonical_arrays
 
 
 @pytest.mark.parametrize("scheme", ["ScaledGPT", "KarpathyGPT2", "Standard"])

@@ -12,10 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model, load_canonical
-from danalab.models.canonical import canonical_arrays
 from danalab.models.delta_rule import DecayGate, GatedDeltaNet, ShortConvolution
 from danalab.scaling import flops_per_token, parameter_count
 from decoding import greedy
+from models.weights import canonical_arrays
 
 
 def config(n_layers: int = 4, seq_len: int = 260, **more: Any) -> ModelConfig:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from danalab.models.canonical import canonical_arrays
 from danalab.optim import build_optimizer, get_schedule
+from models.weights import canonical_arrays
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

@@ -41,13 +41,13 @@ def test_every_model_is_listed(two):
 
 def test_folders_become_models_of_different_names(base_run, tmp_path):
     same = shutil.copytree(base_run, tmp_path / "again" / base_run.name)
-    names = [model.name for model in open_models(Flags(folder=(base_run, same)))]
+    names = [model.name for model in open_models(Flags(run=(base_run, same)))]
     assert names == [f"{base_run.parent.name}/{base_run.name}", f"again/{base_run.name}"]
     speedrun = tmp_path / "speedrun"
     for stage in ("base", "sft"):
         shutil.copytree(base_run, speedrun / stage)
     (speedrun / "speedrun.json").write_text("{}")
-    assert [model.name for model in open_models(Flags(folder=(speedrun,)))] == [
+    assert [model.name for model in open_models(Flags(run=(speedrun,)))] == [
         "speedrun/base",
         "speedrun/sft",
     ]
@@ -56,6 +56,6 @@ def test_folders_become_models_of_different_names(base_run, tmp_path):
 @pytest.mark.parametrize("given", [{"name": "x"}, {"step": 3}, {"run": "r"}])
 def test_flags_of_one_model_are_refused_with_several(given, tmp_path):
     with pytest.raises(UserError, match="is about one model, and 2 run folders are given"):
-        open_models(Flags(folder=(tmp_path / "a", tmp_path / "b"), **given))
+        open_models(Flags(run=(tmp_path / "a", tmp_path / "b"), **given))
     with pytest.raises(UserError, match="the same name"):
-        open_models(Flags(folder=(tmp_path / "a", tmp_path / "a")))
+        open_models(Flags(run=(tmp_path / "a", tmp_path / "a")))

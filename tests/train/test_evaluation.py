@@ -12,7 +12,7 @@ import torch
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.train import train
-from danalab.train.evaluation import ValidationLoss, evaluate_run, position_ranges
+from danalab.train.evaluation import ValidationLoss, evaluate_run
 from danalab.train.run.open import open_run
 
 VOCAB, EOS, LENGTH, COUNT = 64, 7, 16, 13
@@ -74,25 +74,6 @@ def test_full_is_the_plain_cross_entropy_and_bits_per_byte_of_text(model):
         assert result.accuracy == float((model(inputs).argmax(-1) == targets).double().mean()) > 0
 
 
-def test_the_loss_is_told_apart_by_position_in_ranges_that_double(model):
-    result = evaluator(batch_size=3).full(model)
-    inputs, targets = Windows()[0:COUNT]
-    losses = model.token_losses(inputs, targets).double()
-    assert [(part.start, part.end) for part in result.by_position] == [
-        (0, 1),
-        (1, 2),
-        (2, 4),
-        (4, 8),
-        (8, 16),
-    ]
-    for part in result.by_position:
-        assert part.tokens == COUNT * (part.end - part.start)
-        assert part.loss == pytest.approx(float(losses[:, part.start : part.end].mean()), rel=1e-6)
-    assert position_ranges(32767)[0] == (0, 255)
-    assert position_ranges(32767)[-1] == (16383, 32767)
-    assert position_ranges(1) == [(0, 1)]
-
-
 class Uniform(torch.nn.Module):
     def token_losses(self, tokens, targets, *, ignore_index, correct):
         return torch.nn.functional.cross_entropy(
@@ -103,7 +84,6 @@ class Uniform(torch.nn.Module):
 def test_a_model_that_knows_nothing_has_the_logarithm_of_the_vocabulary_everywhere():
     result = evaluator().full(Uniform())
     assert result.loss == pytest.approx(math.log(VOCAB), rel=1e-7)
-    assert all(part.loss == pytest.approx(math.log(VOCAB), rel=1e-7) for part in result.by_position)
 
 
 def test_the_fixed_set_is_spread_over_the_split(model):

@@ -1,15 +1,15 @@
 """The `danalab` command: finds the verb, parses its flags, and turns errors into one line and exit code 2.
 
-A verb module holds `Flags` (a data class) and `run(flags)`, or `SUBVERBS = {name: (Flags, run)}`, or both; a module of
-several verbs `VERBS = {verb: (Flags, run)}`. With `TAKES_REST`, `run(flags, words)` also gets what follows `--`.
+A verb's module has `VERBS`, a dict: "data info" -> (data class of the flags, function of them). The function prints,
+or returns an `Answer`, and may return an exit code.
 """
 
-import importlib.util
+import importlib
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 from danalab import __version__
@@ -22,10 +22,11 @@ from danalab.errors import (
     describe_os_error,
     printable,
 )
+from danalab.files import finite
 from danalab.hardware import limit_threads
 from danalab.tables import key_of
 
-VERBS: dict[str, dict[str, tuple[str, str]]] = {
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "start": {
         "demo": ("AdamW and ADana side by side on real text, in minutes on a laptop CPU", "demo"),
         "speedrun": (
@@ -36,7 +37,6 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "train": {
         "plan": ("print size, steps, learning rate, FLOPs and memory of a run; trains nothing", "plan"),
         "train": ("train a model; resumes automatically", "training"),
-        "mid": ("continue a run's pre-training on conversations", "training"),
         "sft": ("fine-tune a run on conversations", "training"),
         "rl": ("train a run to answer tasks by rewards of its answers", "training"),
     },
@@ -46,7 +46,6 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "generate": ("sample text from a run, or from a model in Hugging Face format", "generate"),
         "eval": ("evaluate a run: loss on its validation split, or scores on tasks", "eval"),
         "export": ("write a run's model in Hugging Face format", "exchange"),
-        "import": ("make a run folder of a model in Hugging Face format", "exchange"),
     },
     "compare": {
         "compare": ("compare runs: table, loss curves, tokens to equal loss", "compare"),
@@ -60,6 +59,8 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "data": ("prepare corpora as token shards, inspect them, train and evaluate tokenizers", "data"),
     },
     "more": {
+        "mid": ("continue a run's pre-training on conversations", "training"),
+        "import": ("make a run folder of a model in Hugging Face format", "exchange"),
         "theory": (
             "study small power-law models on which the theory can be computed; writes figures",
             "theory",
@@ -68,21 +69,17 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "bench": ("benchmark speed on this machine, as ratios to named peers", "bench"),
     },
 }
-"""Heading of `danalab --help` -> verb -> (what it does, its module in danalab.cli)."""
+"""Heading of `danalab --help` -> verb -> (what it does, its module in danalab.cli); --help-all lists the last, too."""
 
-COMMANDS = {verb: command for verbs in VERBS.values() for verb, command in verbs.items()}
-_TRAINS = {"demo", "speedrun", "train", "mid", "sft", "rl", "sweep", "ladder", "judge", "optim"}
+COMMANDS = {verb: command for verbs in GROUPS.values() for verb, command in verbs.items()}
+_TRAINS = {"demo", "speedrun", "plan", "train", "mid", "sft", "rl", "sweep", "ladder", "judge", "optim"}
 """Verbs that train, with other work beside it on the same cores (`yield_cores`)."""
 _MEANT = {
     "sample": "generate", "inference": "generate", "evaluate": "eval", "pretrain": "train", "finetune": "sft",
     "convert": "export", "tokenize": "data prepare", "prepare": "data prepare", "tune": "sweep", "plot": "compare",
 }  # fmt: skip
 """Words of other programs -> our verbs."""
-_LIGHT = {"optim", "bench"}
-"""Verbs of which a part works with torch alone, or says itself what it needs."""
-
-LONGEST_LINE = 1500
-"""Characters of an error message that are printed."""
+_HELP = ("-h", "--help", "--help-all")
 
 SPINS = 1_000
 """Turns of the loop in which a CPU thread waits before it sleeps. With GNU OpenMP's own 300,000, waiting threads keep
@@ -107,11 +104,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # nor what a person types
     arguments = list(sys.argv[1:] if argv is None else argv)
-    end = (
-        arguments.index("--") if "--" in arguments else len(arguments)
-    )  # the words after it are another command's
+    end = arguments.index("--") if "--" in arguments else len(arguments)  # what follows is another command's
     debug = "--debug" in arguments[:end]
-    arguments = [a for a in arguments[:end] if a != "--debug"] + arguments[end:]
+    arguments = [word for word in arguments[:end] if word != "--debug"] + arguments[end:]
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
@@ -160,84 +155,76 @@ def _open_closed_streams() -> None:
 def _fail(message: str, code: int = 2) -> int:
     # A path may not be valid UTF-8.
     line = printable(" ".join(message.split()).encode(errors="backslashreplace").decode())
-    line = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}... ({len(line)} characters)"
     print(f"danalab: error: {line}", file=sys.stderr)
     return code
 
 
 def _dispatch(arguments: list[str]) -> int:
-    answer = None
     match arguments:
-        case []:
-            answer = _beginning()
-        case ["-h" | "--help" | "help", *_]:
-            answer = _usage()
+        case [] | ["-h" | "--help" | "help", *_]:
+            print(_usage([group for group in GROUPS if group != "more"]))
+            return 0
+        case ["--help-all", *_]:
+            print(_usage(list(GROUPS)))
+            return 0
         case ["-V" | "--version", *_]:
-            answer = f"danalab {__version__}"
+            print(f"danalab {__version__}")
+            return 0
         case ["--cite", *_]:
-            answer = CITATION
-    if answer is not None:
-        print(answer)
-        return 0
+            print(CITATION)
+            return 0
     if arguments[0] in _MEANT:
         raise UserError(f"unknown command '{arguments[0]}' (did you mean '{_MEANT[arguments[0]]}'?)")
     verb, rest = key_of(COMMANDS, arguments[0], "command"), arguments[1:]
-    if verb not in _LIGHT and importlib.util.find_spec("pydantic") is None:
-        raise MissingExtra("pydantic", f"danalab {verb}")
     limit_threads()
     if verb in _TRAINS:
         yield_cores()
-    module = module_of(verb)
-    prog = f"danalab {verb}"
-    known = subverbs(module)
-    if known and (not hasattr(module, "Flags") or (rest and rest[0] in known)):
-        prog, flags_type, run, rest = _subverb(module, known, prog, rest)
-        if run is None:
-            return 0
-    else:
-        flags_type, run = module.VERBS[verb] if hasattr(module, "VERBS") else (module.Flags, module.run)
-    from danalab.cli._shared.flags import parse
+    inner = commands_of(verb)
+    name = ""
+    if "" not in inner and (not rest or rest[0] in _HELP):
+        width = max(12, *map(len, inner))
+        lines = [f"  {name:<{width}} {_first_paragraph(run)}" for name, (_, run) in inner.items()]
+        print(f"usage: danalab {verb} COMMAND [flags]\n\n{COMMANDS[verb][0]}\n\n" + "\n".join(lines))
+        return 0
+    if "" not in inner or (rest and rest[0] in inner):
+        name, rest = key_of(inner, rest[0], "command"), rest[1:]
+    flags_type, run = inner[name]
+    return _run(flags_type, run, rest, f"danalab {verb} {name}".rstrip())
 
-    passed_on: list[str] = []
-    if getattr(module, "TAKES_REST", False) and "--" in rest:
-        rest, passed_on = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
+
+def commands_of(verb: str) -> dict[str, tuple[type, Callable[..., Any]]]:
+    """Inner name -> (data class of the flags, function) of a verb; that of the verb itself is empty."""
+    module = importlib.import_module(f"danalab.cli.{COMMANDS[verb][1]}")
+    return {words.partition(" ")[2]: what for words, what in module.VERBS.items() if words.split()[0] == verb}
+
+
+def _run(flags_type: type, run: Callable[..., Any], words: list[str], prog: str) -> int:
+    """Run a verb on words, or print its help or configuration. Returns the exit code."""
+    from danalab.cli._shared.flags import Answer, as_yaml, help_text, parse
+
+    end = words.index("--") if "--" in words else len(words)
+    asked = {*_HELP, "--print-config"} & set(words[:end])
+    if asked - {"--print-config"}:
+        print(help_text(flags_type, prog, _first_paragraph(run), everything="--help-all" in asked), end="")
+        return 0
     try:
-        parsed = parse(flags_type, rest, prog=prog, description=_first_paragraph(run, module))
+        flags = parse(flags_type, [w for w in words[:end] if w not in asked] + words[end:], prog)
     except UserError as error:
-        if (
-            os.environ.get("RANK", "0") != "0"
-        ):  # all ranks of torchrun have the same flags: one of them says it
+        if os.environ.get("RANK", "0") != "0":  # all ranks have the same flags: one of them says it
             raise FirstRankError(str(error)) from error
         raise
-    if parsed.print_config:
-        resolve = getattr(module, "resolved_config", None)
-        print(parsed.as_yaml(resolve(parsed.flags) if resolve else None), end="")
+    if asked:
+        resolve = getattr(sys.modules[run.__module__], "resolved_config", None)
+        print(as_yaml(flags, resolve(flags) if resolve else {}), end="")
         return 0
-    return (run(parsed.flags, passed_on) if hasattr(module, "TAKES_REST") else run(parsed.flags)) or 0
-
-
-def module_of(verb: str) -> ModuleType:
-    """The module of a verb."""
-    return importlib.import_module(f"danalab.cli.{COMMANDS[verb][1]}")
-
-
-def subverbs(module: ModuleType) -> dict[str, Any]:
-    """Name -> (type of the flags, function) of a verb's module."""
-    return getattr(module, "SUBVERBS", {})
-
-
-def flag_types() -> dict[str, type | None]:
-    """Verb, or verb and subverb -> the data class of its flags; None for a verb that has subverbs only."""
-    types: dict[str, type | None] = {}
-    for verb in COMMANDS:
-        try:
-            module = module_of(verb)
-        except UserError:  # `bench`, where its measures are not
-            types[verb] = None
-            continue
-        types[verb] = module.VERBS[verb][0] if hasattr(module, "VERBS") else getattr(module, "Flags", None)
-        types |= {f"{verb} {name}": flags for name, (flags, _) in subverbs(module).items()}
-    return types
+    answer = run(flags)
+    if not isinstance(answer, Answer):
+        return answer or 0
+    if flags.json:
+        print(json.dumps(finite(answer.facts), allow_nan=False))
+    elif answer.lines:
+        print(*answer.lines, sep="\n")
+    return answer.code
 
 
 def yield_cores() -> None:
@@ -246,50 +233,20 @@ def yield_cores() -> None:
         os.environ["GOMP_SPINCOUNT"] = str(SPINS)
 
 
-def _subverb(
-    module: ModuleType, known: dict[str, Any], prog: str, rest: list[str]
-) -> tuple[str, Any, Callable[..., int | None] | None, list[str]]:
-    if not rest or rest[0] in ("-h", "--help"):
-        width = max(12, *map(len, known))
-        lines = [f"  {name:<{width}} {_first_line(run)}" for name, (_, run) in known.items()]
-        print(f"usage: {prog} COMMAND [flags]\n\n{_first_line(module)}\n\n" + "\n".join(lines))
-        return prog, None, None, []
-    name = key_of(known, rest[0], "command")
-    flags_type, run = known[name]
-    return f"{prog} {name}", flags_type, run, rest[1:]
+def _first_paragraph(run: Any) -> str:
+    return " ".join(run.__doc__.strip().split("\n\n")[0].split())
 
 
-def _first_line(thing: Any) -> str:
-    return (thing.__doc__ or "").strip().split("\n")[0]
-
-
-def _first_paragraph(run: Any, module: ModuleType) -> str:
-    text = run.__doc__ or module.__doc__ or ""
-    return " ".join(text.strip().split("\n\n")[0].split())
-
-
-def _beginning() -> str:
-    groups = "\n".join(f"  {group:<8} {', '.join(verbs)}" for group, verbs in VERBS.items())
-    return (
-        f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"
-        "Three things to type:\n"
-        "  danalab demo             AdamW and ADana side by side on real text: 4 minutes on two cores\n"
-        "  danalab plan --heads 4   what a run would be; trains nothing\n"
-        "  danalab train --d-model 64 --n-layers 2 --n-heads 1 --seq-len 128 --batch-size 8 --iterations 300\n\n"
-        f"Commands:\n{groups}\n\n"
-        "danalab --help says what each does, danalab COMMAND --help what it takes."
-    )
-
-
-def _usage() -> str:
+def _usage(groups: Sequence[str]) -> str:
     width = max(map(len, COMMANDS))
-    groups = [
-        f"{group}\n" + "\n".join(f"  {verb:<{width}}  {what}" for verb, (what, _) in verbs.items())
-        for group, verbs in VERBS.items()
+    lists = [
+        f"{group}\n" + "\n".join(f"  {verb:<{width}}  {what}" for verb, (what, _) in GROUPS[group].items())
+        for group in groups
     ]
+    more = "" if "more" in groups else f"\n\nMore, with --help-all: {', '.join(GROUPS['more'])}."
     return (
         f"danalab {__version__}: a pre-training lab around logarithmic-time optimizers\n\n"
-        "usage: danalab COMMAND [flags]\n\n" + "\n\n".join(groups) + "\n\n"
+        "usage: danalab COMMAND [flags]\n\n" + "\n\n".join(lists) + f"{more}\n\n"
         "To begin: danalab demo, danalab plan --heads 4, danalab optim list.\n"
         "Every command takes --help, --config FILE.yaml, --print-config and --debug (show tracebacks). Your own\n"
         "optimizer, schedule, task, reward or data source is FILE.py:NAME.\n"

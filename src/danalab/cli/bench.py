@@ -12,7 +12,7 @@ if (CHECKOUT / "danalab_bench").is_dir() and str(CHECKOUT) not in sys.path:
     sys.path.append(str(CHECKOUT))
 
 try:
-    SUBVERBS = import_module("danalab_bench.verbs").SUBVERBS
+    VERBS = import_module("danalab_bench.verbs").VERBS
 except ModuleNotFoundError as error:
     if error.name != "danalab_bench":
         raise

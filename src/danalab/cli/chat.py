@@ -4,25 +4,20 @@ import sys
 from dataclasses import dataclass
 
 from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags
-from danalab.train.config.fields import Count
+from danalab.train.config.fields import Count, setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(ModelFlags):
-    prompt: str | None = None
-    """Ask this one question, print the answer, and end."""
-    system: str = ""
-    """Instructions before the first question."""
-    max_tokens: Count | None = None
-    """Tokens of an answer at most; default: as many as fit in the context."""
-    temperature: float = 0.8
-    """Divides the logits; 0 takes the most likely token."""
-    top_k: int = 0
-    """Sample among the k most likely tokens; 0: all."""
-    top_p: float = 1.0
-    """Sample among the most likely tokens that together have this probability."""
-    seed: int | None = None
-    """Same seed, same answers; default: a random one."""
+    prompt: str | None = setting(None, "Ask this one question, print the answer, and end.")
+    system: str = setting("", "Instructions before the first question.")
+    max_tokens: Count | None = setting(
+        None, "Tokens of an answer at most; default: as many as fit in the context."
+    )
+    temperature: float = setting(0.8, "Divides the logits; 0 takes the most likely token.")
+    top_k: int = setting(0, "Sample among the k most likely tokens; 0: all.")
+    top_p: float = setting(1.0, "Sample among the most likely tokens that together have this probability.")
+    seed: int | None = setting(None, "Same seed, same answers; default: a random one.")
 
 
 def run(flags: Flags) -> None:
@@ -42,3 +37,6 @@ def run(flags: Flags) -> None:
         return
     print(f"{model.name}, context {model.context} tokens; /help lists commands", file=sys.stderr)
     talk(session)
+
+
+VERBS = {"chat": (Flags, run)}

@@ -1,73 +1,97 @@
 """Prepare corpora as token shards; describe, validate and split data sets; train and evaluate tokenizers."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from danalab.cli._shared.options import JsonFlags, Positional
+from annotated_types import Gt
+
+from danalab.cli._shared.flags import Answer
 from danalab.errors import UserError
-from danalab.train.config.fields import PathText
+from danalab.train.config.fields import JsonFlags, PathText, Positional, setting
 
 if TYPE_CHECKING:
-    from danalab.data.sources import SyntheticSource
     from danalab.data.sources.hub import HubSource
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareFlags(JsonFlags):
-    name: Positional[str]
-    """Source: stdlib (Python's standard library, no network), text (your files, with --input), synthetic (a generated
-    language of known entropy, with --language), or a corpus of the hub:
-    fineweb-10bt, fineweb-100bt, fineweb-edu, c4, openwebtext2, redpajama, redpajama-v2, slimpajama, wikitext, arxiv,
-    shakespeare-char."""
-    tokenizer: PathText | None = None
-    """bytes, characters, gpt2, bpe-N (trained on a sample of the corpus), or the path of a tokenizer; default bpe-4096
-    for stdlib and text, characters for shakespeare-char, else gpt2."""
-    out: Path | None = None
-    """Folder of the data set; default NAME-TOKENIZER in $DATASETS_DIR, or in ./datasets."""
-    input: tuple[PathText, ...] = ()
-    """Files or folders of the source text: .txt .md .jsonl .ndjson .json .parquet, also .gz and .zst. For a corpus of
-    the hub: one folder with the files of its repository (see danalab data download), instead of the network."""
-    text_column: str = "text"
-    """Field of the lines, or column of the tables, that holds the text; for the source text."""
-    eos: str | None = None
-    """Special token that ends documents, of a tokenizer given by its path; default <|endoftext|>, else the eos_token
-    in its tokenizer_config.json."""
-    language: tuple[str, ...] = ()
-    """Settings of the source synthetic, KEY=VALUE: words, zipf, levels, level_exponent, answers, questions,
-    document_tokens, seed; see docs/data.md."""
-    val_input: tuple[PathText, ...] = ()
-    """Validation files of your own; without them a share of the documents is taken."""
-    val_fraction: float | None = None
-    """Share of the documents that validate, chosen by a hash; default the source's, see docs/data.md."""
-    val_documents: int | None = None
-    """Number of documents that validate instead of a share: the first ones and their copies."""
-    max_documents: int | None = None
-    """Maximum number of documents; of each split, if the source has its own validation files."""
-    max_tokens: int | None = None
-    """Training tokens, up to the end of the document that reaches this number."""
-    shard_tokens: int = 100_000_000
-    """Size of a shard [tokens]."""
-    workers: int | None = None
-    """Threads (below 60 MB of text) or processes that tokenise; default one per core."""
-    dry_run: bool = False
-    """Only print what would be fetched from the hub, and its size."""
+    name: Positional[str] = setting(
+        help="Source: stdlib (Python's standard library, no network), text (your files, with --input), "
+        "synthetic (a generated language of known entropy, with --language), or a corpus of the "
+        "hub: fineweb-10bt, fineweb-100bt, fineweb-edu, c4, openwebtext2, redpajama, redpajama-v2, "
+        "slimpajama, wikitext, arxiv, shakespeare-char."
+    )
+    tokenizer: PathText | None = setting(
+        None,
+        "bytes, characters, gpt2, bpe-N (trained on a sample of the corpus), or the path of a "
+        "tokenizer; default bpe-4096 for stdlib and text, characters for shakespeare-char, else "
+        "gpt2.",
+    )
+    out: Path | None = setting(
+        None, "Folder of the data set; default NAME-TOKENIZER in $DATASETS_DIR, or in ./datasets."
+    )
+    input: tuple[PathText, ...] = setting(
+        (),
+        "Files or folders of the source text: .txt .md .jsonl .ndjson .json .parquet, also .gz and "
+        ".zst. For a corpus of the hub: one folder with the files of its repository (see danalab "
+        "data download), instead of the network.",
+    )
+    text_column: str = setting(
+        "text", "Field of the lines, or column of the tables, that holds the text; for the source text."
+    )
+    eos: str | None = setting(
+        None,
+        "Special token that ends documents, of a tokenizer given by its path; default "
+        "<|endoftext|>, else the eos_token in its tokenizer_config.json.",
+    )
+    language: tuple[str, ...] = setting(
+        (),
+        "Settings of the source synthetic, KEY=VALUE: words, zipf, levels, level_exponent, answers, "
+        "questions, document_tokens, seed; see docs/data.md.",
+    )
+    val_input: tuple[PathText, ...] = setting(
+        (), "Validation files of your own; without them a share of the documents is taken."
+    )
+    val_fraction: float | None = setting(
+        None,
+        "Share of the documents that validate, chosen by a hash; default the source's, see docs/data.md.",
+    )
+    val_documents: int | None = setting(
+        None, "Number of documents that validate instead of a share: the first ones and their copies."
+    )
+    max_documents: int | None = setting(
+        None, "Maximum number of documents; of each split, if the source has its own validation files."
+    )
+    max_tokens: int | None = setting(
+        None, "Training tokens, up to the end of the document that reaches this number."
+    )
+    shard_tokens: int = setting(100_000_000, "Size of a shard [tokens].")
+    workers: int | None = setting(
+        None, "Threads (below 60 MB of text) or processes that tokenise; default one per core."
+    )
+    dry_run: bool = setting(False, "Only print what would be fetched from the hub, and its size.")
 
 
-def prepare(flags: PrepareFlags) -> None:
+def prepare(flags: PrepareFlags) -> Answer:
     """Tokenise a corpus into shards; after a kill, run it again to resume."""
     if flags.dry_run:
-        show_offer(flags, flags.name, flags.input)
-        return
+        return _offer(flags)
+    from danalab.data.open import describe
     from danalab.data.preparation.pipeline import prepare as prepare_dataset
-    from danalab.data.sources import TextSource
+    from danalab.data.sources import SyntheticSource, TextSource
+    from danalab.data.sources.synthetic import Language
     from danalab.data.sources.text import TEXT_COLUMN
 
     names = ("val_fraction", "val_documents", "max_documents", "max_tokens", "shard_tokens", "workers", "eos")
     settings = {name: getattr(flags, name) for name in names}
-    source = _language(flags) if flags.language else flags.name
+    source = flags.name
+    if flags.language:
+        if flags.name != SyntheticSource.name or flags.input or flags.val_input:
+            raise UserError("--language: only for danalab data prepare synthetic, which takes no --input")
+        source = SyntheticSource(Language.parse(flags.language))
     if flags.text_column != TEXT_COLUMN:
         if flags.name != TextSource.name or not flags.input:
             raise UserError("--text-column: only for danalab data prepare text --input PATH...")
@@ -75,17 +99,20 @@ def prepare(flags: PrepareFlags) -> None:
     folder = prepare_dataset(
         source, flags.tokenizer, flags.out, inputs=flags.input, val_inputs=flags.val_input, **settings
     )
-    if not _printed(flags, folder):
-        print(folder)
+    return Answer(describe(folder) if flags.json else None, [str(folder)])
 
 
-def _language(flags: PrepareFlags) -> "SyntheticSource":
-    from danalab.data.sources import SyntheticSource
-    from danalab.data.sources.synthetic import Language
-
-    if flags.name != SyntheticSource.name or flags.input or flags.val_input:
-        raise UserError("--language: only for danalab data prepare synthetic, which takes no --input")
-    return SyntheticSource(Language.parse(flags.language))
+def _offer(flags: PrepareFlags) -> Answer:
+    """What would be fetched from the hub for a corpus."""
+    plan = hub_corpus(flags.name, flags.input).plan_download()
+    size = f"{plan.bytes / 1e9:,.3g} GB" if plan.bytes is not None else "of unknown size"
+    rows = {"source": f"{plan.source} (licence: {plan.licence})", "repository": plan.repository}
+    if plan.checked:
+        rows["commit"] = plan.commit or "none: a local copy"
+        rows["to read"] = f"{size} in {plan.files:,} files"
+    else:
+        rows["to read"] = f"about {size}, as recorded in danalab; not checked: {plan.reason}"
+    return Answer(asdict(plan), [f"{key:<10} {value}" for key, value in rows.items()])
 
 
 def hub_corpus(name: str, inputs: tuple[str, ...] = ()) -> "HubSource":
@@ -100,37 +127,16 @@ def hub_corpus(name: str, inputs: tuple[str, ...] = ()) -> "HubSource":
     return source
 
 
-def show_offer(flags: JsonFlags, name: str, inputs: tuple[str, ...] = ()) -> None:
-    """Print what would be fetched from the hub for the corpus `name`."""
-    plan = hub_corpus(name, inputs).plan_download()
-    if flags.print_json(asdict(plan)):
-        return
-    size = f"{plan.bytes / 1e9:,.3g} GB" if plan.bytes is not None else "of unknown size"
-    rows = [("source", f"{plan.source} (licence: {plan.licence})"), ("repository", plan.repository)]
-    if plan.checked:
-        rows += [
-            ("commit", plan.commit or "none: a local copy"),
-            ("to read", f"{size} in {plan.files:,} files"),
-        ]
-    else:
-        rows += [("to read", f"about {size}, as recorded in danalab; not checked: {plan.reason}")]
-    for key, value in rows:
-        print(f"{key:<10} {value}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class InfoFlags(JsonFlags):
-    path: Positional[Path]
-    """Folder of a data set, in any layout."""
+    path: Positional[Path] = setting(help="Folder of a data set, in any layout.")
 
 
-def info(flags: InfoFlags) -> None:
+def info(flags: InfoFlags) -> Answer:
     """Tokens, documents, shards, tokenizer and source of a data set."""
     from danalab.data.formats.shards import mappable
     from danalab.data.open import describe
 
-    if _printed(flags, flags.path):
-        return
     facts = describe(flags.path)
     rows = [("path", facts["path"]), ("layout", facts["layout"])]
     if facts["source"]:
@@ -147,51 +153,39 @@ def info(flags: InfoFlags) -> None:
             line += f", {part['documents']:,} documents, {part['bytes_per_token']:.3f} bytes per token"
         rows.append((split, line))
     rows += [("note", remark) for remark in facts["remarks"]]
-    for name, value in rows:
-        print(f"{name:<10} {value}")
-
-
-def _printed(flags: JsonFlags, folder: Path) -> bool:
-    """Whether --json asks for the facts of a data set, which are printed then."""
-    from danalab.data.open import describe
-
-    return flags.json and flags.print_json(describe(folder))
+    return Answer(facts, [f"{name:<10} {value}" for name, value in rows])
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainTokenizerFlags(JsonFlags):
-    vocab_size: int
-    """Number of ids, including the 256 bytes and 9 specials."""
-    input: tuple[PathText, ...]
-    """Files or folders of text: .txt .md .jsonl .ndjson .json .parquet, also .gz and .zst."""
-    text_column: str = "text"
-    """Field of the lines, or column of the tables, that holds the text."""
-    out: Path
-    """Folder for tokenizer.json."""
-    max_mb: float = 100.0
-    """Maximum text to learn from [MB]; later documents are not read."""
+    vocab_size: int = setting(help="Number of ids, including the 256 bytes and 9 specials.")
+    input: tuple[PathText, ...] = setting(
+        help="Files or folders of text: .txt .md .jsonl .ndjson .json .parquet, also .gz and .zst."
+    )
+    text_column: str = setting("text", "Field of the lines, or column of the tables, that holds the text.")
+    out: Path = setting(help="Folder for tokenizer.json.")
+    max_mb: Annotated[float, Gt(0)] = setting(
+        100.0, "Maximum text to learn from [MB]; later documents are not read."
+    )
 
 
-def train_tokenizer(flags: TrainTokenizerFlags) -> None:
+def train_tokenizer(flags: TrainTokenizerFlags) -> Answer:
     """Train a byte-level BPE on your text; the resulting tokenizer.json also loads in transformers."""
     from danalab.data.sources import TextSource
     from danalab.data.tokenizers import train_bpe
 
-    if not flags.max_mb > 0:  # also NaN
-        raise UserError(f"--max-mb is {flags.max_mb:g}; it must be more than 0")
     if (flags.out / "tokenizer.json").exists():
         raise UserError(f"{flags.out}: holds a tokenizer.json already; choose another --out")
     source = TextSource(flags.input, text_column=flags.text_column)
     tokenizer = train_bpe(_up_to(source.iter_documents(), flags.max_mb * 1e6), flags.vocab_size)
     file = tokenizer.save(flags.out)
     print(source.reading_report(), file=sys.stderr)
-    if not flags.print_json(
-        {"path": str(file), "name": tokenizer.name, "fingerprint": tokenizer.fingerprint}
-    ):
-        path = (
-            flags.out if flags.out.name != str(flags.out) else f"./{flags.out}"
-        )  # a path, and no tokenizer's name
-        print(f"{file}: {tokenizer.name}, {tokenizer.n_tokens:,} ids; use it with --tokenizer {path}")
+    place = (
+        flags.out if flags.out.name != str(flags.out) else f"./{flags.out}"
+    )  # a path, and no tokenizer's name
+    line = f"{file}: {tokenizer.name}, {tokenizer.n_tokens:,} ids; use it with --tokenizer {place}"
+    facts = {"path": str(file), "name": tokenizer.name, "fingerprint": tokenizer.fingerprint}
+    return Answer(facts, [line])
 
 
 def _up_to(documents: Iterable[str], limit: float) -> Iterator[str]:
@@ -205,58 +199,55 @@ def _up_to(documents: Iterable[str], limit: float) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class FetchGpt2Flags(JsonFlags):
-    from_: Path | None = None
-    """Folder with vocab.bpe and encoder.json, as OpenAI published them; default: download them."""
+    from_: Path | None = setting(
+        None, "Folder with vocab.bpe and encoder.json, as OpenAI published them; default: download them."
+    )
 
 
-def fetch_gpt2(flags: FetchGpt2Flags) -> None:
+def fetch_gpt2(flags: FetchGpt2Flags) -> Answer:
     """Download GPT-2's two tables, or copy them, into tiktoken's cache ($TIKTOKEN_CACHE_DIR); checks their hashes."""
     from danalab.data.tokenizers.gpt2 import Gpt2Tokenizer, install_tables, tables_folder
 
     if flags.from_ is None:
         Gpt2Tokenizer.from_cache()
     folder = install_tables(flags.from_ or tables_folder())
-    if not flags.print_json({"cache": str(folder)}):
-        print(f"GPT-2's tables are in {folder}")
+    return Answer({"cache": str(folder)}, [f"GPT-2's tables are in {folder}"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class DownloadFlags(JsonFlags):
-    name: Positional[str]
-    """Corpus of the hub, e.g. fineweb-100bt."""
-    local_dir: Path
-    """Folder for its files, in the layout of the hub's repository."""
-    workers: int = 8
-    """Parallel downloads."""
-    dry_run: bool = False
-    """Only print what would be fetched, and its size."""
+    name: Positional[str] = setting(help="Corpus of the hub, e.g. fineweb-100bt.")
+    local_dir: Path = setting(help="Folder for its files, in the layout of the hub's repository.")
+    workers: int = setting(8, "Parallel downloads.")
 
 
-def download(flags: DownloadFlags) -> None:
+def download(flags: DownloadFlags) -> Answer:
     """Fetch the files of a corpus, to prepare them later or elsewhere; resumable."""
-    if flags.dry_run:
-        show_offer(flags, flags.name)
-        return
     folder = hub_corpus(flags.name).download(flags.local_dir, flags.workers)
-    if not flags.print_json({"path": str(folder)}):
-        print(f"{folder}; next: danalab data prepare {flags.name} --input {folder}")
+    return Answer(
+        {"path": str(folder)}, [f"{folder}; next: danalab data prepare {flags.name} --input {folder}"]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateFlags(JsonFlags):
-    path: Positional[Path]
-    """Folder of any layout (arrays, shards, bare files), or one .npy or .pt file."""
-    vocab_size: int | None = None
-    """Upper bound of the ids; default that of the tokenizer beside the data, else GPT-2's 50,257."""
-    seq_len: int | None = None
-    """Required tokens per sequence of an array; default the most common length."""
-    allow_duplicates: bool = False
-    """Report equal sequences and files as warnings, not as errors."""
-    results: Path | None = None
-    """File for the results as JSON; default validation_results.json in the folder, if it is writable."""
+    path: Positional[Path] = setting(
+        help="Folder of any layout (arrays, shards, bare files), or one .npy or .pt file."
+    )
+    vocab_size: int | None = setting(
+        None, "Upper bound of the ids; default that of the tokenizer beside the data, else GPT-2's 50,257."
+    )
+    seq_len: int | None = setting(
+        None, "Required tokens per sequence of an array; default the most common length."
+    )
+    allow_duplicates: bool = setting(False, "Report equal sequences and files as warnings, not as errors.")
+    results: Path | None = setting(
+        None,
+        "File for the results as JSON; default validation_results.json in the folder, if it is writable.",
+    )
 
 
-def validate(flags: ValidateFlags) -> int:
+def validate(flags: ValidateFlags) -> Answer:
     """Read a whole data set and list its faults; exit code 1 if there are any."""
     from rich.console import Console
 
@@ -276,73 +267,62 @@ def validate(flags: ValidateFlags) -> int:
         )
     advice = advise(result, divided=has_splits(flags.path)) if result.valid and result.total_tokens else None
     facts = {**result.as_dict(), "recommendations": advice.as_dict() if advice else None}
-    if not flags.print_json(facts):
-        for finding in result.errors:
-            print(f"✗ {finding}")
-        for finding in result.warnings:
-            print(f"! {finding}")
-        print(result.as_text())
-        if advice is not None:
-            print(advice.as_text())
-    place = (
-        flags.results
-        or (flags.path if flags.path.is_dir() else flags.path.parent) / "validation_results.json"
-    )
+    folder = flags.path if flags.path.is_dir() else flags.path.parent
+    place = flags.results or folder / "validation_results.json"
     try:
         write_json(place, facts)
         print(f"results in {place}", file=sys.stderr)
     except OSError as error:
         if flags.results is not None:
             raise UserError(f"--results {place}: {error.strerror or error}") from error
-        print(
-            f"results not written: {place}: {error.strerror or error}; give --results FILE", file=sys.stderr
-        )
-    return 0 if result.valid else 1
+        print(f"results not written: {place}: {error.strerror}; give --results FILE", file=sys.stderr)
+    lines = [*(f"✗ {finding}" for finding in result.errors), *(f"! {finding}" for finding in result.warnings)]
+    lines += [result.as_text()] if advice is None else [result.as_text(), advice.as_text()]
+    return Answer(facts, lines, 0 if result.valid else 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitFlags(JsonFlags):
-    path: Positional[Path]
-    """Folder of arrays (.npy, .pt), in folders of any depth."""
-    output_path: Path
-    """New folder for train/ and val/, outside the data folder."""
-    val_ratio: float = 0.01
-    """Share of the files (sequences) that validate, at least one."""
-    seed: int = 42
-    """Seed of the choice."""
-    by: Literal["file", "sequence"] = "file"
-    """Split whole files, or the sequences inside of them."""
+    path: Positional[Path] = setting(help="Folder of arrays (.npy, .pt), in folders of any depth.")
+    output_path: Path = setting(help="New folder for train/ and val/, outside the data folder.")
+    val_ratio: float = setting(0.01, "Share of the files (sequences) that validate, at least one.")
+    seed: int = setting(42, "Seed of the choice.")
+    by: Literal["file", "sequence"] = setting("file", "Split whole files, or the sequences inside of them.")
 
 
-def split(flags: SplitFlags) -> None:
+def split(flags: SplitFlags) -> Answer:
     """Split a folder of arrays into train/ and val/: links to files, or copies of sequences."""
     from danalab.data.array_split import split_arrays
 
     made = split_arrays(
         flags.path, flags.output_path, val_ratio=flags.val_ratio, seed=flags.seed, by=flags.by
     )
-    if flags.print_json(asdict(made)):
-        return
-    for place, files, sequences in (
+    parts = [
         (made.train_dir, made.train_files, made.train_sequences),
         (made.val_dir, made.val_files, made.val_sequences),
-    ):
-        print(f"{place}: {sequences:,} sequences in {files:,} files")
+    ]
+    lines = [f"{place}: {sequences:,} sequences in {files:,} files" for place, files, sequences in parts]
+    return Answer(asdict(made), lines)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalTokenizerFlags(JsonFlags):
-    tokenizer: Positional[PathText]
-    """bytes, gpt2, or the path of a tokenizer.json or of the folder that holds one."""
-    input: tuple[PathText, ...] = ()
-    """More files to measure, besides the built-in samples: .txt .md .jsonl .ndjson .json .parquet, also .gz, .zst."""
+    tokenizer: Positional[PathText] = setting(
+        help="bytes, gpt2, or the path of a tokenizer.json or of the folder that holds one."
+    )
+    input: tuple[PathText, ...] = setting(
+        (),
+        "More files to measure, besides the built-in samples: .txt .md .jsonl .ndjson .json "
+        ".parquet, also .gz, .zst.",
+    )
 
 
-def eval_tokenizer(flags: EvalTokenizerFlags) -> None:
+def eval_tokenizer(flags: EvalTokenizerFlags) -> Answer:
     """Bytes per token on several kinds of text, compared with GPT-2's."""
     from danalab.data.compression import measure, samples
     from danalab.data.sources import TextSource
     from danalab.data.tokenizers import load_tokenizer
+    from danalab.experiments.formats import as_text
 
     tokenizer = load_tokenizer(flags.tokenizer)
     texts = samples()
@@ -355,33 +335,28 @@ def eval_tokenizer(flags: EvalTokenizerFlags) -> None:
     except UserError as error:
         print(f"without a comparison with GPT-2: {error}", file=sys.stderr)
         reference = None
-    results = measure(tokenizer, texts, reference)
-    rows = {
-        r.text: {
-            "bytes": r.bytes,
-            "tokens": r.tokens,
-            "bytes_per_token": r.bytes_per_token,
-            "gpt2_bytes_per_token": r.reference_bytes_per_token,
+    rows, lines = {}, []
+    for found in measure(tokenizer, texts, reference):
+        own, other = found.bytes_per_token, found.reference_bytes_per_token
+        rows[found.text] = {
+            "bytes": found.bytes,
+            "tokens": found.tokens,
+            "bytes_per_token": own,
+            "gpt2_bytes_per_token": other,
         }
-        for r in results
-    }
-    if flags.print_json({"tokenizer": tokenizer.name, "n_tokens": tokenizer.n_tokens, "texts": rows}):
-        return
-    width = max(len(r.text) for r in results)
-    print(f"{'text':<{width}}  {'bytes':>9}  {'tokens':>9}  {'bytes/token':>13}  {'gpt2':>6}  {'ratio':>6}")
-    for r in results:
-        other = r.reference_bytes_per_token
-        beside = f"{other:>6.3f}  {r.bytes_per_token / other:>6.3f}" if other else f"{'-':>6}  {'-':>6}"
-        print(f"{r.text:<{width}}  {r.bytes:>9,}  {r.tokens:>9,}  {r.bytes_per_token:>13.3f}  {beside}")
+        beside = [f"{other:.3f}", f"{own / other:.3f}"] if other else ["-", "-"]
+        lines.append([found.text, f"{found.bytes:,}", f"{found.tokens:,}", f"{own:.3f}", *beside])
+    table = as_text(["text", "bytes", "tokens", "bytes/token", "gpt2", "ratio"], lines)
+    return Answer({"tokenizer": tokenizer.name, "n_tokens": tokenizer.n_tokens, "texts": rows}, [table])
 
 
-SUBVERBS: dict[str, tuple[type, Callable[[Any], int | None]]] = {
-    "prepare": (PrepareFlags, prepare),
-    "info": (InfoFlags, info),
-    "validate": (ValidateFlags, validate),
-    "split": (SplitFlags, split),
-    "download": (DownloadFlags, download),
-    "train-tokenizer": (TrainTokenizerFlags, train_tokenizer),
-    "eval-tokenizer": (EvalTokenizerFlags, eval_tokenizer),
-    "fetch-gpt2": (FetchGpt2Flags, fetch_gpt2),
+VERBS = {
+    "data prepare": (PrepareFlags, prepare),
+    "data info": (InfoFlags, info),
+    "data validate": (ValidateFlags, validate),
+    "data split": (SplitFlags, split),
+    "data download": (DownloadFlags, download),
+    "data train-tokenizer": (TrainTokenizerFlags, train_tokenizer),
+    "data eval-tokenizer": (EvalTokenizerFlags, eval_tokenizer),
+    "data fetch-gpt2": (FetchGpt2Flags, fetch_gpt2),
 }

@@ -1,26 +1,19 @@
 """AdamW and ADana side by side on real text, in minutes on a laptop CPU."""
 
-from dataclasses import dataclass
-
-from danalab.cli._shared.options import JsonFlags
+from danalab.cli._shared.flags import Answer
 from danalab.experiments.settings import DemoConfig
 
 
-@dataclass(frozen=True, kw_only=True)
-class Flags(JsonFlags, DemoConfig):
-    pass
-
-
-def run(flags: Flags) -> None:
+def run(flags: DemoConfig) -> Answer:
     """A demonstration on a laptop CPU: corpus, tokenizer, tuned AdamW and ADana, figures, table, samples, one page."""
     from danalab.experiments.comparison import comparison_table
     from danalab.experiments.demo import next_steps, run_demo, verdict
-    from danalab.experiments.formats import print_table
+    from danalab.experiments.formats import as_text
 
     demo = run_demo(flags)
-    if flags.print_json(demo):
-        return
-    print("\n".join(verdict(demo["runs"])) + "\n")
-    print_table(*comparison_table(demo["runs"]), left=2)
-    print(f"\nreport: {demo['page']}\n")
-    print("\n".join(next_steps(demo)))
+    table = as_text(*comparison_table(demo["runs"]), left=2)
+    lines = [*verdict(demo["runs"]), "", table, "", f"report: {demo['page']}", "", *next_steps(demo)]
+    return Answer(demo, lines)
+
+
+VERBS = {"demo": (DemoConfig, run)}

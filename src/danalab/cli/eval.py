@@ -6,57 +6,63 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from danalab.cli._shared.model_flags import RunFlags
-from danalab.cli._shared.options import JsonFlags
+from danalab.cli._shared.flags import Answer
 from danalab.errors import UserError
-from danalab.train.config.fields import Count, PathText, flag
+from danalab.train.config.fields import Count, JsonFlags, PathText, Positional, flag, setting
 
 DEFAULT_PROBLEMS = 200
 """Problems of each task, where --limit isn't given: generated tasks have no end."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(JsonFlags, RunFlags):
-    step: int | None = None
-    """Checkpoint [steps]; default the newest that verifies."""
-    split: str = "val"
-    """Split of the data: val or train."""
-    data: Path | None = None
-    """Data folder; default the one that the run was trained on."""
-    batch_size: int | None = None
-    """Sequences at a time, which changes no result; default the run's micro-batch."""
-    device: str | None = None
-    """cpu, cuda or cuda:N; default cuda where there is one."""
-    tasks: tuple[PathText, ...] = ()
-    """Let the run answer the test problems of tasks as a chat, instead of a split: NAME or NAME:KEY=VALUE,..., or
-    FILE.jsonl."""
-    samples: Count = 1
-    """tasks: answers to each problem, for pass@k; needs a temperature."""
-    temperature: float = 0.0
-    """tasks: temperature of the answers; 0 takes the most likely token."""
-    max_tokens: Count = 256
-    """tasks: limit on an answer."""
-    reward: PathText | None = None
-    """tasks: reward of all answers: exact, number, choice, code, or FILE.py:NAME; default that of each problem."""
-    trust_model_code: bool = False
-    """tasks: run the programs of the reward code where this system cannot isolate them, with the rights of your
-    account."""
-    seed: int = 0
-    """tasks: seed of the sampling."""
-    show: int = 0
-    """tasks: print this number of problems of each task with their answers, at most 3."""
-    core: Path | None = None
-    """Evaluate on the in-context tasks of a folder in DCLM's format, instead of a split."""
-    lm_eval: PathText | None = None
-    """Evaluate on tasks of the lm-eval harness instead of a split: TASK,TASK, or paths of YAML files that define
-    one."""
-    num_fewshot: int | None = None
-    """lm-eval: examples in front of each question; default the task's."""
-    chat: bool | None = None
-    """lm-eval: ask in the format of conversations, ours or an imported run's own; default yes for runs of mid, sft and
-    rl."""
-    limit: Count | None = None
-    """tasks, core, lm-eval: only so many problems of each task; default for --tasks 200, else all."""
+class Flags(JsonFlags):
+    run: Positional[Path] = setting(help="Run folder, finished or not; also as --run.")
+    step: int | None = setting(None, "Checkpoint [steps]; default the newest that verifies.")
+    split: str = setting("val", "Split of the data: val or train.")
+    data: Path | None = setting(None, "Data folder; default the one that the run was trained on.")
+    batch_size: int | None = setting(
+        None, "Sequences at a time, which changes no result; default the run's micro-batch."
+    )
+    device: str | None = setting(None, "cpu, cuda or cuda:N; default cuda where there is one.")
+    tasks: tuple[PathText, ...] = setting(
+        (),
+        "Let the run answer the test problems of tasks as a chat, instead of a split: NAME or "
+        "NAME:KEY=VALUE,..., or FILE.jsonl.",
+    )
+    samples: Count = setting(1, "tasks: answers to each problem, for pass@k; needs a temperature.")
+    temperature: float = setting(0.0, "tasks: temperature of the answers; 0 takes the most likely token.")
+    max_tokens: Count = setting(256, "tasks: limit on an answer.")
+    reward: PathText | None = setting(
+        None,
+        "tasks: reward of all answers: exact, number, choice, code, or FILE.py:NAME; default that "
+        "of each problem.",
+    )
+    trust_model_code: bool = setting(
+        False,
+        "tasks: run the programs of the reward code where this system cannot isolate them, with the "
+        "rights of your account.",
+    )
+    seed: int = setting(0, "tasks: seed of the sampling.")
+    show: int = setting(0, "tasks: print this number of problems of each task with their answers, at most 3.")
+    core: Path | None = setting(
+        None, "Evaluate on the in-context tasks of a folder in DCLM's format, instead of a split."
+    )
+    lm_eval: PathText | None = setting(
+        None,
+        "Evaluate on tasks of the lm-eval harness instead of a split: TASK,TASK, or paths of YAML "
+        "files that define one.",
+    )
+    num_fewshot: int | None = setting(
+        None, "lm-eval: examples in front of each question; default the task's."
+    )
+    chat: bool | None = setting(
+        None,
+        "lm-eval: ask in the format of conversations, ours or an imported run's own; default yes "
+        "for runs of mid, sft and rl.",
+    )
+    limit: Count | None = setting(
+        None, "tasks, core, lm-eval: only so many problems of each task; default for --tasks 200, else all."
+    )
 
 
 _MODES = {
@@ -71,60 +77,48 @@ _MODES = {
 """Flag -> the kinds of evaluation in which it has an effect."""
 
 
-def run(flags: Flags) -> None:
+def run(flags: Flags) -> Answer:
     """Evaluate a run: its loss on every window of a split, or its scores on tasks."""
     from danalab.train.callbacks.console import log_to_stderr
 
     log_to_stderr()
-    run = flags.required_run("eval")
     modes = [name for name in ("tasks", "core", "lm_eval") if getattr(flags, name) not in (None, ())]
     if len(modes) > 1:
         raise UserError(f"{' and '.join(map(flag, modes))}: one kind of evaluation at a time")
     (mode,) = modes or ["split"]
-    for field in dataclasses.fields(flags):
-        value, has_effect = getattr(flags, field.name), _MODES.get(field.name, (mode,))
-        if mode not in has_effect and value != field.default:
+    for name, has_effect in _MODES.items():
+        if mode not in has_effect and getattr(flags, name) != getattr(Flags, name):
             way = (
-                f"not with {flag(mode)}"
-                if mode != "split"
-                else f"only with {' or '.join(map(flag, has_effect))}"
+                f"only with {' or '.join(map(flag, has_effect))}"
+                if mode == "split"
+                else f"not with {flag(mode)}"
             )
-            raise UserError(f"{flag(field.name)} {value}: {way}")
-    _EVALUATIONS[mode](flags, run)
+            raise UserError(f"{flag(name)} {getattr(flags, name)}: {way}")
+    result, lines = _EVALUATIONS[mode](flags)
+    return Answer({"run": str(flags.run), **dataclasses.asdict(result)}, lines)
 
 
-def print_result(flags: Flags, run: Path, result: Any) -> bool:
-    """Print a result, a data class, where --json asks for it; whether it does."""
-    return flags.print_json({"run": str(run), **dataclasses.asdict(result)})
-
-
-def _on_split(flags: Flags, run: Path) -> None:
+def _on_split(flags: Flags) -> tuple[Any, list[str]]:
     from danalab.train.evaluation import evaluate_run
 
     names = ("step", "split", "data", "batch_size", "device")
-    result = evaluate_run(run, **{name: getattr(flags, name) for name in names})
-    if print_result(flags, run, result):
-        return
+    result = evaluate_run(flags.run, **{name: getattr(flags, name) for name in names})
     bpb = "" if result.bpb is None else f", {result.bpb:.4f} bits per byte"
-    bpb += f", accuracy {result.accuracy:.2%}"
-    print(
-        f"{run}, step {result.step}, {result.split}: {result.loss:.4f} nats/token "
-        f"(perplexity {result.perplexity:.2f}){bpb}, over {result.tokens:,} tokens"
+    line = (
+        f"{flags.run}, step {result.step}, {result.split}: {result.loss:.4f} nats/token (perplexity "
+        f"{result.perplexity:.2f}){bpb}, accuracy {result.accuracy:.2%}, over {result.tokens:,} tokens"
     )
-    if len(result.by_position) > 1:
-        print("by position in the window (the effect of more context):")
-        for part in result.by_position:
-            print(f"  {part.start:>7,} to {part.end - 1:>7,}  {part.loss:.4f}")
+    return result, [line]
 
 
-def _on_tasks(flags: Flags, run: Path) -> None:
+def _on_tasks(flags: Flags) -> tuple[Any, list[str]]:
     from danalab.chat.task_scores import AnswerSettings, evaluate_chat
 
     limit = DEFAULT_PROBLEMS if flags.limit is None else flags.limit
     names = ("samples", "temperature", "max_tokens", "seed")
     settings = AnswerSettings(limit=limit, **{name: getattr(flags, name) for name in names})
     result = evaluate_chat(
-        run,
+        flags.run,
         flags.tasks,
         settings,
         reward=flags.reward,
@@ -133,18 +127,15 @@ def _on_tasks(flags: Flags, run: Path) -> None:
         device=flags.device,
         batch_size=flags.batch_size or 64,
     )
-    if print_result(flags, run, result):
-        return
-    print(
-        f"{run}, step {result.step}: mean reward, centred on random answers, pass@k; standard errors of the problems"
-    )
+    scores = "mean reward, centred on random answers, pass@k; standard errors of the problems"
+    lines = [f"{flags.run}, step {result.step}: {scores}"]
     for task in result.tasks:
         passes = "".join(
             f"  pass@{k} {score.mean:.4f}" for k, score in task.passes.items() if flags.samples > 1
         )
         notes = f"; {task.truncated:.0%} cut off" if task.truncated else ""
         notes += f"; {task.skipped} without space for an answer left out" if task.skipped else ""
-        print(
+        lines.append(
             f"  {task.task:<16} {task.score}  centred {task.centred}{passes}  ({task.score.count} problems, "
             f"{task.length:.1f} tokens an answer{notes})"
         )
@@ -152,13 +143,14 @@ def _on_tasks(flags: Flags, run: Path) -> None:
             question, said, reference = (
                 " ".join(each[name].split()) for name in ("question", "answer", "reference")
             )
-            print(f"    Q {question}\n    A {said}")
-            print(f"      reward {each['rewards'][0]:g}, reference {reference}")
+            lines += [f"    Q {question}", f"    A {said}"]
+            lines.append(f"      reward {each['rewards'][0]:g}, reference {reference}")
     if len(result.tasks) > 1:
-        print(f"  {'mean, centred':<16} {result.mean}")
+        lines.append(f"  {'mean, centred':<16} {result.mean}")
+    return result, lines
 
 
-def _on_core(flags: Flags, run: Path) -> None:
+def _on_core(flags: Flags) -> tuple[Any, list[str]]:
     from danalab.chat.in_context import InContextResult, evaluate_core
 
     def report(result: InContextResult) -> None:
@@ -167,27 +159,22 @@ def _on_core(flags: Flags, run: Path) -> None:
 
     assert flags.core is not None
     result = evaluate_core(
-        run, flags.core, limit=flags.limit, step=flags.step, device=flags.device, report=report
+        flags.run, flags.core, limit=flags.limit, step=flags.step, device=flags.device, report=report
     )
-    if not print_result(flags, run, result):
-        print(f"{run}, step {result.step}: CORE {result.mean} over {len(result.tasks)} tasks")
+    return result, [f"{flags.run}, step {result.step}: CORE {result.mean} over {len(result.tasks)} tasks"]
 
 
-def _on_harness(flags: Flags, run: Path) -> None:
+def _on_harness(flags: Flags) -> tuple[Any, list[str]]:
     from danalab.chat.harness import evaluate_tasks
     from danalab.chat.marks import CHAT_STAGES
     from danalab.train.run.open import open_run
 
     assert flags.lm_eval is not None
-    chat = flags.chat if flags.chat is not None else open_run(run).config.get("stage") in CHAT_STAGES
+    chat = flags.chat if flags.chat is not None else open_run(flags.run).config.get("stage") in CHAT_STAGES
     tasks = [task.strip() for task in flags.lm_eval.split(",") if task.strip()]
-    settings = {
-        name: getattr(flags, name) for name in ("step", "num_fewshot", "limit", "batch_size", "device")
-    }
-    result = evaluate_tasks(run, tasks, chat=chat, **settings)
-    if print_result(flags, run, result):
-        return
-    print(f"{run}, step {result.step}, lm-eval {result.version}")
+    names = ("step", "num_fewshot", "limit", "batch_size", "device")
+    result = evaluate_tasks(flags.run, tasks, chat=chat, **{name: getattr(flags, name) for name in names})
+    lines = [f"{flags.run}, step {result.step}, lm-eval {result.version}"]
     for task, values in result.tasks.items():
         for metric, value in values.items():
             name, _, filtered = metric.partition(",")
@@ -195,8 +182,11 @@ def _on_harness(flags: Flags, run: Path) -> None:
                 continue
             error = values.get(f"{name}_stderr" + (f",{filtered}" if filtered else ""))
             spread = "" if error is None else f" +- {error:.4f}"
-            print(f"  {task:<24} {metric:<20} {value:.4f}{spread}")
+            lines.append(f"  {task:<24} {metric:<20} {value:.4f}{spread}")
+    return result, lines
 
 
 _EVALUATIONS = {"split": _on_split, "tasks": _on_tasks, "core": _on_core, "lm_eval": _on_harness}
-"""Kind of evaluation, by the flag that asks for it: (flags, run folder) -> None; it prints its result."""
+"""Kind of evaluation, by the flag that asks for it: flags -> (result, lines for people)."""
+
+VERBS = {"eval": (Flags, run)}

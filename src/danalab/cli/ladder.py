@@ -1,91 +1,88 @@
 """Optimizers at several sizes, learning rates tuned alike, several seeds; resumable.
 
-danalab ladder bench/ladder_cpu.yaml --estimate --tokens-per-second 20000
+danalab ladder bench/ladder_cpu.yaml --dry-run --gpu h100
 danalab ladder pack ladders/ladder_cpu --out published         # one file that report and ladder read as the folder
 """
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from danalab.cli._shared.options import JsonFlags, Positional
+from danalab.cli._shared.flags import Answer
 from danalab.cli._shared.run_flags import SweepFlags
 from danalab.errors import UserError, nearest
-from danalab.train.config.fields import PathText
-
-if TYPE_CHECKING:
-    from danalab.experiments.plan import LadderPlan
-    from danalab.experiments.runs import Runner
+from danalab.train.config.fields import JsonFlags, PathText, Positional, setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(SweepFlags):
-    file: Positional[Path]
-    """YAML with opts, sizes or heads, horizons, multipliers, dials, seeds and fixed; see docs/ladders.md."""
-    out: Path | None = None
-    """Folder of the ladder; default ladders/NAME of the file."""
-    opts: tuple[PathText, ...] = ()
-    """Only these optimizers of the file."""
-    horizons: tuple[float, ...] = ()
-    """Horizons f = tokens / (20 parameters) of all sizes, instead of the file's."""
-    sizes: int | None = None
-    """Only this number of sizes, from the first."""
-    estimate: bool = False
-    """Print hours and costs by rung, and stop; by --gpu, --tokens-per-second or the runs that are finished."""
-    tokens_per_second: float | None = None
-    """With --estimate: speed of a device at every size."""
+    file: Positional[Path] = setting(
+        help="YAML with opts, sizes or heads, horizons, multipliers, dials, seeds and fixed; see docs/ladders.md."
+    )
+    out: Path | None = setting(None, "Folder of the ladder; default ladders/NAME of the file.")
+    opts: tuple[PathText, ...] = setting((), "Only these optimizers of the file.")
+    horizons: tuple[float, ...] = setting(
+        (), "Horizons f = tokens / (20 parameters) of all sizes, instead of the file's."
+    )
+    sizes: int | None = setting(None, "Only this number of sizes, from the first.")
 
 
-def run(flags: Flags) -> int:
+def run(flags: Flags) -> Answer:
     """Run a ladder: the search for the best settings at every size, then more seeds; start it again to continue."""
-    from danalab.cli._shared.run_tables import open_ends, show_open_ends, show_rows, show_rungs, with_costs
-    from danalab.experiments.formats import print_table
+    from danalab.cli._shared.run_tables import open_ends, show_plan, show_rows, with_costs
+    from danalab.experiments.formats import as_text
     from danalab.experiments.ladder import run_ladder
     from danalab.experiments.plan import read_plan
     from danalab.experiments.runs import collect, stopping_on_sigterm
     from danalab.train.callbacks.console import log_to_stderr
 
-    flags.require_effect(flags.dry_run or flags.estimate)
-    if flags.tokens_per_second is not None and (not flags.estimate or flags.gpu is not None):
-        raise UserError(f"--tokens-per-second {flags.tokens_per_second:g}: is for --estimate without --gpu")
     folder = flags.out or Path("ladders") / flags.file.stem
     if flags.collect:
         return show_rows(flags, folder, collect(folder))
-    plan = _chosen(flags, read_plan(flags.file))
+    plan = read_plan(flags.file)
+    plan = plan.model_copy(update=_chosen(flags, plan))
     log_to_stderr()
     runner = flags.runner(folder)
-    if flags.estimate:
-        show_rungs(flags, plan, folder, jobs=flags.at_once or runner.jobs)
-        return 0
     if flags.dry_run:
-        return _show_plan(flags, runner, plan)
+        planned = [
+            (f"{opt} {rung}", cell)
+            for rung in plan.rungs()
+            for opt, cells in plan.planned(rung).items()
+            for cell in cells
+        ]
+        more = ""
+        if flags.executor == "slurm":  # the trials, each once: what follows depends on them
+            trials = {
+                cell.name: (name, cell) for name, cell in planned if cell.settings["seed"] == plan.seeds[0]
+            }
+            planned, more = list(trials.values()), "these are the trials; runs with other seeds follow"
+        return show_plan(flags, runner, [cell for _, cell in planned], [name for name, _ in planned], more)
     with stopping_on_sigterm():
         tuned, untuned = run_ladder(plan, runner)
     rows = runner.gather()
-    printed = {
+    lines = []
+    for each in tuned:
+        settings = " ".join(f"{key}={value}" for key, value in each.settings.items())
+        lines.append(
+            [each.opt, each.rung, settings, ", ".join(each.edges), str(each.trials), f"{each.loss:.4f}"]
+        )
+    headings = ["optimizer", "rung", "best settings", "at an edge", "trials", "loss"]
+    facts = {
         "folder": str(folder),
         "rows": with_costs(rows, flags.dollars_per_hour),
         "tuned": [vars(each) for each in tuned],
         "untuned": untuned,
         **open_ends(runner),
     }
-    if not flags.print_json(printed) and tuned:
-        lines = []
-        for each in tuned:
-            settings = " ".join(f"{key}={value}" for key, value in each.settings.items())
-            lines.append(
-                [each.opt, each.rung, settings, ", ".join(each.edges), str(each.trials), f"{each.loss:.4f}"]
-            )
-        print_table(["optimizer", "rung", "best settings", "at an edge", "trials", "loss"], lines, left=3)
-    show_open_ends(runner)
     for words in untuned:
         print(f"no further seeds: every trial of {words} failed", file=sys.stderr)
     print(f"{len(rows)} runs in {folder}", file=sys.stderr)
-    return 1 if runner.failures else 0
+    return Answer(facts, [as_text(headings, lines, left=3)] if lines else [], 1 if runner.failures else 0)
 
 
-def _chosen(flags: Flags, plan: "LadderPlan") -> "LadderPlan":
+def _chosen(flags: Flags, plan: Any) -> dict[str, Any]:
+    """The part of a plan that the flags ask for, as changed fields of it."""
     changed: dict[str, Any] = {}
     for opt in flags.opts:
         if opt not in plan.opts:
@@ -99,41 +96,22 @@ def _chosen(flags: Flags, plan: "LadderPlan") -> "LadderPlan":
         changed["sizes"] = plan.sizes[: flags.sizes - len(changed["heads"])]
     if flags.horizons:
         sizes = changed.get("sizes", plan.sizes)
-        changed["sizes"] = tuple(
-            {key: value for key, value in size.items() if key != "horizons"} for size in sizes
-        )
+        changed["sizes"] = tuple({key: size[key] for key in size if key != "horizons"} for size in sizes)
         changed["horizons"] = flags.horizons
-    return plan.model_copy(update=changed)
-
-
-def _show_plan(flags: Flags, runner: "Runner", plan: "LadderPlan") -> int:
-    """Trials and repeats, a line for each optimizer on each rung; trials that depend on others are not known yet."""
-    from danalab.cli._shared.run_tables import show_plan
-
-    cells, places, repeats = [], [], 0
-    for rung in plan.rungs():
-        for opt, runs in plan.planned(rung).items():
-            shown = {cell.name: cell for cell in runs if cell.settings["seed"] == plan.seeds[0]}.values()
-            if flags.executor != "slurm":
-                shown = runs
-            repeats += len(plan.seeds) - 1
-            cells += shown
-            places += [f"{opt} {rung}"] * len(shown)
-    more = (
-        f"these are the trials; {repeats} runs with other seeds follow" if flags.executor == "slurm" else ""
-    )
-    return show_plan(flags, runner, cells, places, more)
+    return changed
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackFlags(JsonFlags):
-    ladders: Positional[tuple[Path, ...]]
-    """Ladders, sweeps, packed ladders, or folders of run folders."""
-    out: Path
-    """Folder for ladder.jsonl.gz; as --out of danalab ladder it goes on without the runs that are packed."""
+    ladders: Positional[tuple[Path, ...]] = setting(
+        help="Ladders, sweeps, packed ladders, or folders of run folders."
+    )
+    out: Path = setting(
+        help="Folder for ladder.jsonl.gz; as --out of danalab ladder it goes on without the runs that are packed."
+    )
 
 
-def pack_ladders(flags: PackFlags) -> None:
+def pack_ladders(flags: PackFlags) -> Answer:
     """Pack ladders, with every row of their runs' metrics, into one file that is read wherever a ladder is."""
     from danalab.experiments.rows import ladder_file, pack, read_ladder, read_runs
 
@@ -143,8 +121,9 @@ def pack_ladders(flags: PackFlags) -> None:
         for row in (read_ladder if ladder_file(path) is not None else read_runs)(path)
     ]
     file = pack(rows, flags.out)
-    if not flags.print_json({"file": str(file), "runs": len(rows), "bytes": file.stat().st_size}):
-        print(f"{len(rows)} runs in {file}, {file.stat().st_size:,} bytes; now: danalab report {flags.out}")
+    size = file.stat().st_size
+    line = f"{len(rows)} runs in {file}, {size:,} bytes; now: danalab report {flags.out}"
+    return Answer({"file": str(file), "runs": len(rows), "bytes": size}, [line])
 
 
-SUBVERBS = {"pack": (PackFlags, pack_ladders)}
+VERBS = {"ladder": (Flags, run), "ladder pack": (PackFlags, pack_ladders)}

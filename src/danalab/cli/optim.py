@@ -1,71 +1,55 @@
 """Optimizers: list them, show the settings of one, compare them on small problems."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from dataclasses import dataclass
 from typing import Any
 
-from danalab.cli._shared.options import JsonFlags
+from danalab.cli._shared.flags import Answer
 from danalab.experiments.settings import CompareConfig
-from danalab.train.config.fields import PathText
+from danalab.train.config.fields import JsonFlags, PathText, setting
 
 ARCHITECTURES = ("enoki", "qwen3")
 """Architectures with fitted learning-rate laws."""
+DECAYS = {"independent": "times the schedule factor only", "coupled": "times the learning rate"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListFlags(JsonFlags):
-    opt: PathText | None = None
-    """Show one optimizer with all its settings."""
+    opt: PathText | None = setting(None, "Show one optimizer with all its settings.")
 
 
-def list_optimizers(flags: ListFlags) -> None:
+def list_optimizers(flags: ListFlags) -> Answer:
     """The optimizers; with --opt one of them: settings, defaults, learning rate."""
+    from danalab.experiments.formats import as_text
     from danalab.optim import list_optimizers as names
 
-    chosen = [flags.opt] if flags.opt else names()
-    if flags.json:
-        flags.print_json({"optimizers": [as_dict(name) for name in chosen]})
-    elif flags.opt is None:
-        _print_table(chosen)
-    else:
-        _print_one(flags.opt)
+    found = [as_dict(name) for name in ([flags.opt] if flags.opt else names())]
+    if flags.opt is not None:
+        return Answer({"optimizers": found}, about(found[0]))
+    rows = []
+    for one in found:
+        able = ["yes" if mode in one["modes"] else "-" for mode in ("zero", "fsdp")]
+        rates = _rates(one)
+        rows.append([one["name"], one["decay"], *able, rates, one["summary"]])
+    headings = ["name", "decay", "zero", "fsdp", "rates to try", "summary"]
+    lines = [
+        as_text(headings, rows, left=6),
+        "\ndecay: weight decay is multiplied by the learning rate (coupled), or only by the schedule (independent)."
+        "\nrates to try: for models with 0.05 to 1 M parameters; danalab sweep --find-lr searches from them"
+        "\n\ndanalab optim list --opt NAME shows the settings of one.",
+    ]
+    return Answer({"optimizers": found}, lines)
 
 
 def as_dict(name: str) -> dict[str, Any]:
-    """What is known of an optimizer, for JSON."""
-    from danalab.optim import settings_of
-    from danalab.optimizer_facts import canonical_name, facts_of, rates_to_try
-
-    facts = facts_of(name)
-    return {
-        "name": canonical_name(name),
-        "summary": summary_of(name),
-        "decay": facts.decay,
-        "log_time": facts.log_time,
-        "modes": modes_of(name),
-        "learning_rates_to_try": rates_to_try(name),
-        "learning_rate": {arch: _rate(arch, name) for arch in ARCHITECTURES},
-        "settings": {
-            setting: {"default": what.default, "help": what.help}
-            for setting, what in settings_of(name).items()
-        },
-    }
-
-
-def summary_of(name: str) -> str:
-    """The first sentence of an optimizer's docstring."""
-    from danalab.optim.build import find_optimizer
-
-    return (inspect.getdoc(find_optimizer(name)) or "").partition("\n")[0]
-
-
-def modes_of(name: str) -> list[str]:
-    """The parallel modes in which an optimizer works."""
+    """What is known of an optimizer."""
     from danalab.errors import UserError
+    from danalab.optim import settings_of
+    from danalab.optim.build import find_optimizer
     from danalab.optim.sharded import require_supported
+    from danalab.optimizer_facts import canonical_name, facts_of, rates_to_try
+    from danalab.scaling.learning_rate import lr_law
 
     modes = []
     for mode in ("single", "ddp", "zero", "fsdp", "fsdp+tp"):
@@ -74,46 +58,45 @@ def modes_of(name: str) -> list[str]:
             modes.append(mode)
         except UserError:
             continue
-    return modes
-
-
-def _print_table(names: list[str]) -> None:
-    from danalab.optimizer_facts import facts_of, rates_to_try
-
-    rows: list[tuple[str, ...]] = [("name", "decay", "zero", "fsdp", "rates to try", "summary")]
-    for name in names:
-        modes = modes_of(name)
-        rates = ", ".join(f"{rate:.2g}" for rate in rates_to_try(name))
-        able = ["yes" if mode in modes else "-" for mode in ("zero", "fsdp")]
-        rows.append((name, facts_of(name).decay, *able, rates, summary_of(name)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-    print(
-        "\ndecay: weight decay is multiplied by the learning rate (coupled), or only by the schedule (independent)."
-        "\nrates to try: for models with 0.05 to 1 M parameters; danalab sweep --find-lr searches from them"
-        "\n\ndanalab optim list --opt NAME shows the settings of one."
-    )
-
-
-def _print_one(name: str) -> None:
-    from danalab.optim import settings_of
-    from danalab.optimizer_facts import facts_of, rates_to_try
-
-    decay = {"independent": "times the schedule factor only", "coupled": "times the learning rate"}
-    print(f"{name}: {summary_of(name)}")
-    print(f"weight decay: {decay[facts_of(name).decay]}")
-    print(
-        f"learning rates to try on a small model: {', '.join(f'{rate:.2g}' for rate in rates_to_try(name))}"
-    )
+    laws = {}
     for arch in ARCHITECTURES:
-        rule = _rate(arch, name)
-        print(f"learning rate on {arch}: {rule['formula']}: {rule['source']}")
-    print(f"parallel modes: {', '.join(modes_of(name))}\n")
-    settings = settings_of(name)
-    width = max(map(len, settings))
-    for setting, what in settings.items():
-        print(f"  {setting:<{width}}  {written(what.default):<14} {what.help}".rstrip())
+        law, source = lr_law(arch, name)
+        formula = f"{law.a:.4g}" if law.d == 0 else f"{law.a:.4g} ({law.b:.3g} + P)^{law.d:.3g}"
+        laws[arch] = {"formula": formula, "source": source}
+    settings = {key: {"default": what.default, "help": what.help} for key, what in settings_of(name).items()}
+    return {
+        "name": canonical_name(name),
+        "summary": (inspect.getdoc(find_optimizer(name)) or "").partition("\n")[0],
+        "decay": facts_of(name).decay,
+        "log_time": facts_of(name).log_time,
+        "modes": modes,
+        "learning_rates_to_try": rates_to_try(name),
+        "learning_rate": laws,
+        "settings": settings,
+    }
+
+
+def about(one: dict[str, Any]) -> list[str]:
+    """What is known of one optimizer, as lines."""
+    width = max(map(len, one["settings"]))
+    return [
+        f"{one['name']}: {one['summary']}",
+        f"weight decay: {DECAYS[one['decay']]}",
+        f"learning rates to try on a small model: {_rates(one)}",
+        *(
+            f"learning rate on {a}: {rule['formula']}: {rule['source']}"
+            for a, rule in one["learning_rate"].items()
+        ),
+        f"parallel modes: {', '.join(one['modes'])}\n",
+        *(
+            f"  {name:<{width}}  {written(what['default']):<14} {what['help']}".rstrip()
+            for name, what in one["settings"].items()
+        ),
+    ]
+
+
+def _rates(one: dict[str, Any]) -> str:
+    return ", ".join(f"{rate:.2g}" for rate in one["learning_rates_to_try"])
 
 
 def written(value: Any) -> str:
@@ -125,29 +108,14 @@ def written(value: Any) -> str:
     return {None: "none", True: "true", False: "false"}.get(value, str(value))
 
 
-def _rate(arch: str, opt: str) -> dict[str, str]:
-    from danalab.scaling.learning_rate import lr_law
-
-    law, source = lr_law(arch, opt)
-    formula = f"{law.a:.4g}" if law.d == 0 else f"{law.a:.4g} ({law.b:.3g} + P)^{law.d:.3g}"
-    return {"formula": formula, "source": source}
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareFlags(JsonFlags, CompareConfig):
-    pass
-
-
-def compare(flags: CompareFlags) -> None:
+def compare(flags: CompareConfig) -> Answer:
     """Optimizers on three small problems, with learning rates tuned alike; minutes on two cores."""
-    from danalab.experiments.formats import print_table
+    from danalab.experiments.formats import as_text
     from danalab.experiments.optim_compare import compare_optimizers, results_table
 
     found = compare_optimizers(flags, lambda line: print(line, file=sys.stderr, flush=True))
-    if flags.print_json(found.as_dict()):
-        return
-    print_table(*results_table(found.results), left=2)
-    print(f"\nreport: {flags.out / 'report.md'}")
+    table = as_text(*results_table(found.results), left=2)
+    return Answer(found.as_dict(), [table, f"\nreport: {flags.out / 'report.md'}"])
 
 
-SUBVERBS = {"list": (ListFlags, list_optimizers), "compare": (CompareFlags, compare)}
+VERBS = {"optim list": (ListFlags, list_optimizers), "optim compare": (CompareConfig, compare)}

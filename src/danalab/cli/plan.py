@@ -1,12 +1,13 @@
-"""Print size, steps, learning rate, weight decay, FLOPs, memory and hours of a run; trains nothing."""
+"""Print size, steps, learning rate, weight decay, FLOPs, memory and time of a run; trains nothing."""
 
+import time
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Gt, Le
 
-from danalab.cli._shared.options import JsonFlags
+from danalab.cli._shared.flags import Answer
 from danalab.cli.training import resolved_run
 from danalab.errors import UserError
 from danalab.models.config import GPT2_VOCAB
@@ -19,12 +20,15 @@ from danalab.train.config.train_config import TrainConfig
 if TYPE_CHECKING:
     from danalab.data.vocabulary import Vocabulary
 
+MOST_EPOCHS = 4
+"""Passes over the data up to which repeated data are worth as much as new ones (Muennighoff et al. 2023)."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(JsonFlags, TrainConfig):
+class Flags(TrainConfig):
     """Those of `danalab train`, and what a plan adds."""
 
-    title: ClassVar[str] = ""
+    title: ClassVar[str] = "plan"
 
     params: Count | None = setting(
         None,
@@ -49,11 +53,10 @@ class Flags(JsonFlags, TrainConfig):
     )
 
 
-def run(flags: Flags) -> None:
-    """Print size, steps, learning rate, weight decay, FLOPs, memory and hours of a run; trains nothing."""
+def run(flags: Flags) -> Answer:
+    """Print size, steps, learning rate, weight decay, FLOPs, memory and time of a run; trains nothing."""
     if flags.params is not None or flags.step_tokens is not None:
-        _print_own_model(flags)
-        return
+        return _own_model(flags)
     from danalab.hardware import accelerator_hours, named
 
     given = TrainConfig(**{field.name: getattr(flags, field.name) for field in fields(TrainConfig)})
@@ -69,16 +72,21 @@ def run(flags: Flags) -> None:
         price = price or gpu.dollars_per_hour
     costs = None if price is None else {name: value * price for name, value in hours.items()}
     wall = {name: value / ranks for name, value in hours.items()}
-    told = {
+    tokens_of = getattr(vocabulary, "tokens_per_epoch", None)
+    epochs = tokens_of and planned.tokens / tokens_of(config.seq_len)
+    speed = _tokens_per_second(config) if flags.gpu is None and ranks == 1 else None
+    facts = {
         **planned.as_dict(),
         "memory_gib": memory,
         "gpu_hours": hours,
         "wall_hours": wall,
+        "machine_hours": speed and planned.tokens / speed / 3600,
         "dollars": costs,
+        "batch_size": config.batch_size,
+        "acc_steps": config.acc_steps,
+        "data": vocabulary.name,
+        "epochs": epochs,
     }
-    told |= {"batch_size": config.batch_size, "acc_steps": config.acc_steps, "data": vocabulary.name}
-    if flags.print_json(told):
-        return
     mode = given.activation_checkpointing
     how = "no checkpointing" if mode == "none" else f"checkpointing {mode}"
     rows = [
@@ -89,13 +97,66 @@ def run(flags: Flags) -> None:
     if own := planned.optimizer_flops:
         share = own / planned.total_flops
         rows.append(("", f"and {own:.4g} in {planned.opt}'s own matrix products: {share:.1%} of a step"))
-    rows += [
-        ("memory", f"{memory:.1f} GiB at micro-batch {config.batch_size}, bf16 autocast, {how} (estimate)"),
-        *_time(hours, costs, price, flags),
-        ("data", about_data),
-    ]
-    for name, value in rows:
-        print(f"{name:<13} {value}")
+    rows.append(
+        ("memory", f"{memory:.1f} GiB at micro-batch {config.batch_size}, bf16 autocast, {how} (estimate)")
+    )
+    if speed:
+        took = _duration(planned.tokens / speed / 3600)
+        rows.append(
+            ("this machine", f"{took} at {speed:,.0f} tokens/s, measured for a second without the optimizer")
+        )
+    each = ", ".join(f"{name} {_duration(value)}" for name, value in wall.items())
+    together = "" if ranks == 1 else f" on {ranks} devices, without communication"
+    rows.append(("time", f"{each}{together} (estimate: {flags.mfu:.0%} MFU)"))
+    if ranks > 1:
+        rows.append(("device-hours", ", ".join(f"{name} {value:.4g}" for name, value in hours.items())))
+    if costs is not None:
+        rough = "" if flags.dollars_per_hour else ", a rough price on demand; --dollars-per-hour takes yours"
+        listed = ", ".join(f"{name} {value:,.2f}" for name, value in costs.items())
+        rows.append(("cost [$]", f"{listed} at {price:g} $ an hour{rough}"))
+    rows.append(("data", about_data + (f", {epochs:.4g} epochs" if epochs else "")))
+    if epochs and epochs > MOST_EPOCHS:
+        rows.append(
+            ("warning", f"above {MOST_EPOCHS} epochs repeated text helps less and less; take more text")
+        )
+    return Answer(facts, [f"{name:<13} {value}" for name, value in rows])
+
+
+def _tokens_per_second(config: TrainConfig) -> float | None:
+    """Tokens per second of forward and backward passes here, measured for a second; None: the model is too large."""
+    import torch
+
+    from danalab.models import build_model
+
+    device = torch.device(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    largest, work = (1e9, 1e13) if device.type == "cuda" else (3e7, 1e10)  # parameters; FLOPs of a step
+    usable = device.type == "cpu" or (device.type == "cuda" and torch.cuda.is_available())
+    if not usable or config.model.exact_params > largest:
+        return None
+    model = build_model(config.model, seed=0).to(device)
+    most = max(1, int(work / config.planned.flops_per_token))
+    length = min(config.seq_len, most)
+    rows = max(1, min(config.batch_size, most // length))
+    tokens = torch.randint(config.vocab_size, (rows, length), device=device)
+    began, steps = 0.0, -1
+    while steps < 1 or time.perf_counter() < began + 0.5:
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            logits = model(tokens).flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits.float(), tokens.flatten())
+        loss.backward()
+        steps += 1
+        if steps == 0:  # the first one warms up
+            began = time.perf_counter()
+        loss.item()
+    return steps * tokens.numel() / (time.perf_counter() - began)
+
+
+def _duration(hours: float) -> str:
+    """A time as people say it."""
+    for unit, name in ((24.0, "days"), (1.0, "hours"), (1 / 60, "minutes")):
+        if hours >= 2 * unit:
+            return f"{hours / unit:.3g} {name}"
+    return f"{3600 * hours:.3g} s"
 
 
 def _vocabulary(config: TrainConfig) -> "tuple[Vocabulary, str]":
@@ -114,62 +175,36 @@ def _vocabulary(config: TrainConfig) -> "tuple[Vocabulary, str]":
     return found, f"{found.name} ({found.tokenizer_name}, {found.vocab_size:,} tokens): {where}"
 
 
-def _print_own_model(flags: Flags) -> None:
+def _own_model(flags: Flags) -> Answer:
     """Rate, warmup and weight decay for a model that is not ours; as for 20 tokens per parameter."""
     if flags.params is None or flags.step_tokens is None or flags.iterations is None:
         raise UserError("a model of your own needs all of --params, --tokens-per-step and --iterations")
-    opt, steps, omega = (
-        canonical_name(flags.opt),
-        flags.iterations,
-        OMEGA if flags.omega is None else flags.omega,
-    )
+    opt, steps = canonical_name(flags.opt), flags.iterations
+    omega = OMEGA if flags.omega is None else flags.omega
     lr, source = law_rate(flags.arch, opt, flags.params, flags.kappa, flags.step_tokens)
     rate = decay_lr(flags.arch, opt, lr, flags.params, flags.kappa, max(1, flags.step_tokens // 2048))
     decay, wd_ts = decay_of(opt, omega, steps, rate)
     if facts_of(opt).decay == "coupled":
         decay = min(decay, largest_decay(opt))
     warmup = warmup_steps(steps) if flags.warmup_steps is None else flags.warmup_steps
-    told = {"lr": lr, "lr_source": source, "warmup": warmup, "weight_decay": decay, "wd_ts": wd_ts}
-    if flags.print_json(told):
-        return
+    facts = {"lr": lr, "lr_source": source, "warmup": warmup, "weight_decay": decay, "wd_ts": wd_ts}
     given = f"weight_decay={decay:.4g}" if wd_ts is None else f"omega={omega:g}, horizon={steps}"
-    print(
-        f"model         {flags.params:,} parameters without embeddings, {flags.step_tokens:,} tokens per step"
-    )
-    print(f"optimizer     {opt}, peak lr {lr:.3e} ({source}); sweep 0.5, 1 and 2 times it")
-    print(
-        f"length        {steps:,} steps, warmup {warmup} steps; rate and decay as for 20 tokens per parameter"
-    )
-    print(f"weight decay  {_decay(decay, wd_ts, 0.0)}")
-    print(f'in code       build_optimizer("{opt}", model, lr={lr:.3e}, {given})')
-
-
-def _time(
-    hours: dict[str, float], costs: dict[str, float] | None, price: float | None, flags: Flags
-) -> list[tuple[str, str]]:
-    """Device-hours, wall hours of several devices, and costs as rows of a table."""
-    estimate = f" (estimate: {flags.mfu:.0%} MFU)"
-
-    def listed(values: dict[str, float], digits: str = ".2g") -> str:
-        return ", ".join(f"{name} {value:{digits}}" for name, value in values.items())
-
-    ranks = flags.nproc or 1
-    rows = [("device-hours" if ranks > 1 else "hours", listed(hours) + estimate)]
-    if ranks > 1:
-        wall = {name: value / ranks for name, value in hours.items()}
-        rows.append(("wall hours", f"{listed(wall)} on {ranks} devices, without communication"))
-    if costs is not None:
-        rough = "" if flags.dollars_per_hour else ", a rough price on demand; --dollars-per-hour takes yours"
-        rows.append(("cost [$]", f"{listed(costs, ',.2f')} at {price:g} $ an hour{rough}"))
-    return rows
+    lines = [
+        f"model         {flags.params:,} parameters without embeddings, {flags.step_tokens:,} tokens per step",
+        f"optimizer     {opt}, peak lr {lr:.4g} ({source}); sweep 0.5, 1 and 2 times it",
+        f"length        {steps:,} steps, warmup {warmup} steps; rate and decay as for 20 tokens per parameter",
+        f"weight decay  {_decay(decay, wd_ts, 0.0)}",
+        f'in code       build_optimizer("{opt}", model, lr={lr:.4g}, {given})',
+    ]
+    return Answer(facts, lines)
 
 
 def _decay(decay: float, wd_ts: float | None, bound: float) -> str:
     """A weight decay in words."""
     if wd_ts is None:
-        return f"{decay:.6g}, times the learning rate"
+        return f"{decay:.4g}, times the learning rate"
     limit = f"; at most {bound:g} times the learning rate" if bound else ""
-    return f"{decay:.6g} / (1 + t / {wd_ts:g}), times the schedule{limit}"
+    return f"{decay:.4g} / (1 + t / {wd_ts:.4g}), times the schedule{limit}"
 
 
 def _describe(config: TrainConfig) -> list[tuple[str, str]]:
@@ -179,8 +214,6 @@ def _describe(config: TrainConfig) -> list[tuple[str, str]]:
     parts = f"{model.n_heads} heads of {model.head_dim}{keys}"
     if model.architecture.oscillators:
         parts = f"{model.n_heads} groups of {model.head_dim} channels, {model.modes} oscillators a channel"
-    if model.conv_width:
-        parts += f" behind convolutions of {model.conv_width} tokens"
     if model.learned_positions:
         parts += ", learned positions"
     if model.linear_attention is not None:
@@ -198,17 +231,19 @@ def _describe(config: TrainConfig) -> list[tuple[str, str]]:
         which = f"{sparse.top_k} of {sparse.n_experts}{shared}, {sparse.expert_dim} wide"
         where = f"in {len(sparse.layers)} layers; {model.active_params:,} parameters active"
         rows.append(("experts", f"{which}, {where}"))
-    size_law = f"size law {model.total_params:,} total, {model.non_emb_params:,} without embeddings"
     shape = "" if model.vocab_size == GPT2_VOCAB else f", vocabulary {model.vocab_size:,}"
     return [
         *rows,
-        ("parameters", f"{model.exact_params:,} as built{shape}; {size_law}"),
+        ("parameters", f"{model.exact_params:,}{shape} ({model.non_emb_params:,} without embeddings)"),
         ("step", f"{config.global_batch} sequences x {config.seq_len} = {config.tokens_per_step:,} tokens"),
         (
             "length",
             f"{config.iterations:,} steps, {config.tokens(config.iterations):,} tokens, warmup {config.warmup_steps} "
             "steps",
         ),
-        ("optimizer", f"{config.opt}, peak lr {config.lr:.6e} ({config.lr_source})"),
+        ("optimizer", f"{config.opt}, peak lr {config.lr:.4g} ({config.lr_source})"),
         ("weight decay", _decay(config.weight_decay, config.wd_ts, config.decay_bound)),
     ]
+
+
+VERBS = {"plan": (Flags, run)}

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags
-from danalab.cli._shared.options import Positional
 from danalab.errors import UserError, import_extra
 from danalab.serve.settings import ServerSettings
+from danalab.train.config.fields import Positional, flag, setting
 
 if TYPE_CHECKING:
     from danalab.serve.chat_model import ChatModel
@@ -18,14 +18,15 @@ KEY_VARIABLE = "DANALAB_API_KEY"
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(ServerSettings, ModelFlags):
-    main: ClassVar = ("folder", "from_", "host", "port", "api_key", "name")
+    main: ClassVar = ("run", "from_", "host", "port", "api_key", "name")
 
-    folder: Positional[tuple[Path, ...]] = ()  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Run folders, finished or not; that of a speedrun stands for those of its stages."""
-    name: str | None = None
-    """Name of the model in the API; default that of the folder. Only for one model."""
-    api_key_file: Path | None = None
-    """File with a key a line."""
+    run: Positional[tuple[Path, ...]] = setting(  # pyright: ignore[reportIncompatibleVariableOverride]
+        (), "Run folders, finished or not; that of a speedrun stands for those of its stages."
+    )  # pyright: ignore[reportIncompatibleVariableOverride]
+    name: str | None = setting(
+        None, "Name of the model in the API; default that of the folder. Only for one model."
+    )
+    api_key_file: Path | None = setting(None, "File with a key a line.")
 
 
 def run(flags: Flags) -> None:
@@ -56,19 +57,17 @@ def run(flags: Flags) -> None:
 
 def open_models(flags: Flags) -> "list[ChatModel]":
     """The models of the flags, of different names; UserError: none, one twice, or a flag that is about one model."""
-    folders = [stage for folder in flags.folder for stage in _stages(folder)]
+    folders = [stage for folder in flags.run for stage in _stages(folder)]
     if len(folders) < 2:
-        one = {name: getattr(flags, name) for name in ("run", "from_", "step", "tokenizer")}
-        return [ModelFlags(folder=folders[0] if folders else None, **one).open(flags.name)]
-    for name in ("run", "from_", "step", "name"):
+        one = {name: getattr(flags, name) for name in ("from_", "step", "tokenizer")}
+        return [ModelFlags(run=folders[0] if folders else None, **one).open(flags.name)]
+    for name in ("from_", "step", "name"):
         if getattr(flags, name) is not None:
-            raise UserError(
-                f"--{name.rstrip('_')}: is about one model, and {len(folders)} run folders are given"
-            )
+            raise UserError(f"{flag(name)}: is about one model, and {len(folders)} run folders are given")
     named = {"/".join(folder.resolve().parts[-2:]): folder for folder in folders}
     if len(named) < len(folders):
         raise UserError("two of the run folders have the same name, with that of the folder around them")
-    return [ModelFlags(folder=folder, tokenizer=flags.tokenizer).open(name) for name, folder in named.items()]
+    return [ModelFlags(run=folder, tokenizer=flags.tokenizer).open(name) for name, folder in named.items()]
 
 
 def _stages(folder: Path) -> list[Path]:
@@ -90,3 +89,6 @@ def _keys(flags: Flags) -> tuple[str, ...]:
     if any(not key.strip() or not key.isascii() or not key.isprintable() for key in keys):
         raise UserError("--api-key: a key must be printable ASCII text and not empty")
     return tuple(keys)
+
+
+VERBS = {"serve": (Flags, run)}

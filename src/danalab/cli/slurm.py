@@ -9,63 +9,55 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from danalab.cli._shared.options import JsonFlags
-from danalab.cli._shared.run_flags import ResourceFlags
+from danalab.cli._shared.flags import Answer, parse
 from danalab.errors import UserError
-
-TAKES_REST = True
-"""The flags of `danalab train` follow --."""
+from danalab.train.config.fields import JsonFlags, Positional, setting
+from danalab.train.system.slurm import Resources
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(JsonFlags, ResourceFlags):
+class Flags(JsonFlags, Resources):
     """Settings of `danalab slurm`."""
 
-    runs: Path | None = None
-    """File with the flags of one run on each line (# comments); flags after -- are added to each."""
-    job_name: str | None = None
-    """Default: the run's name."""
-    log_dir: Path = Path("slurm")
-    """Folder of scripts and logs."""
-    dry_run: bool = False
-    """Print the script; write and submit nothing."""
+    train: Positional[tuple[str, ...]] = setting((), "Flags of danalab train, after --.")
+    runs: Path | None = setting(
+        None, "File with the flags of one run on each line (# comments); flags after -- are added to each."
+    )
+    job_name: str | None = setting(None, "Default: the run's name.")
+    log_dir: Path = setting(Path("slurm"), "Folder of scripts and logs.")
+    dry_run: bool = setting(False, "Print the script; write and submit nothing.")
 
 
-def run(flags: Flags, rest: list[str]) -> int:
+def run(flags: Flags) -> Answer:
     """Write a SLURM job script that requeues until a run's last step, and submit it; the run's flags follow --."""
     from danalab.train.slurm import SlurmJob, read_runs, submit
 
-    resources = flags.resources()
-    if flags.runs is None and not rest:
+    if flags.runs is None and not flags.train:
         raise UserError("no run: give flags of danalab train after --, or --runs FILE")
     lines = read_runs(flags.runs) if flags.runs is not None else [[]]
-    runs = [_checked([*rest, *line], resources.ranks) for line in lines]
+    runs = [_checked([*flags.train, *line], flags.ranks) for line in lines]
     [(usual, count)] = Counter(name for name, _ in runs).most_common(1)
     if count > 1:
         raise UserError(
             f"--runs: {count} lines are the run {usual}; give each settings or a --name of its own"
         )
-    name = flags.job_name or (
-        runs[0][0] if len(runs) == 1 else f"{flags.runs.stem}" if flags.runs else "runs"
-    )
-    job = SlurmJob(name, [words for _, words in runs], resources, flags.log_dir, flags.setup, flags.at_once)
+    several = flags.runs.stem if flags.runs is not None else usual
+    name = flags.job_name or (usual if len(runs) == 1 else several)
+    job = SlurmJob(name, [words for _, words in runs], flags, flags.log_dir)
     if flags.dry_run:
-        print(job.text(), end="")
-        return 0
+        return Answer({"script": job.text()}, [job.text().rstrip("\n")])
     script = job.write()
     answer = submit(script)
-    if not flags.print_json({"script": str(script), "runs": [name for name, _ in runs], "sbatch": answer}):
-        print(f"{answer}: {script}, logs in {flags.log_dir}", file=sys.stderr)
-    return 0
+    print(f"{answer}: {script}, logs in {flags.log_dir}", file=sys.stderr)
+    return Answer({"script": str(script), "runs": [name for name, _ in runs], "sbatch": answer}, [])
 
 
 def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
     """(name of the run, by its flags alone: the same in every job; its flags), checked before the job is submitted."""
-    from danalab.cli._shared.flags import parse
     from danalab.train.config.fields import names_of
     from danalab.train.config.train_config import TrainConfig, digest_of
 
-    config: TrainConfig = parse(TrainConfig, list(words), prog="danalab train", description="").flags
+    config: TrainConfig = parse(TrainConfig, list(words), "danalab train")
     if config.nproc not in (None, 1):
         raise UserError(
             f"--nproc {config.nproc}: under SLURM the ranks are started by srun; give --gpus and --nodes"
@@ -80,3 +72,6 @@ def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
         name = "-".join(filter(None, [config.arch, config.opt, size, digest]))
         words += ["--name", name]
     return name, words
+
+
+VERBS = {"slurm": (Flags, run)}

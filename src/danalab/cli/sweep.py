@@ -3,26 +3,31 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from danalab.cli._shared.options import Positional
+from danalab.cli._shared.flags import Answer
 from danalab.cli._shared.run_flags import SweepFlags
+from danalab.train.config.fields import Positional, setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(SweepFlags):
-    file: Positional[Path | None] = None
-    """YAML with grid, runs and fixed."""
-    grid: tuple[str, ...] = ()
-    """Varied settings: opt=adamw,adana heads=2,3 lr-multiplier=0.5,1,2 seed=0,1,2 (added to the file's grid)."""
-    fixed: tuple[str, ...] = ()
-    """Settings of all runs: arch=enoki data=stdlib seq-len=256 (added to the file's)."""
-    find_lr: bool = False
-    """Search the learning rate of each run: half, once and twice its own, and by factors of 2 beyond the
-    outermost while that is best."""
-    out: Path = Path("sweeps/sweep")
-    """Folder of the sweep: runs/NAME/ and ladder.jsonl."""
+    file: Positional[Path | None] = setting(None, "YAML with grid, runs and fixed.")
+    grid: tuple[str, ...] = setting(
+        (),
+        "Varied settings: opt=adamw,adana heads=2,3 lr-multiplier=0.5,1,2 seed=0,1,2 (added to the "
+        "file's grid).",
+    )
+    fixed: tuple[str, ...] = setting(
+        (), "Settings of all runs: arch=enoki data=stdlib seq-len=256 (added to the file's)."
+    )
+    find_lr: bool = setting(
+        False,
+        "Search the learning rate of each run: half, once and twice its own, and by factors of 2 "
+        "beyond the outermost while that is best.",
+    )
+    out: Path = setting(Path("sweeps/sweep"), "Folder of the sweep: runs/NAME/ and ladder.jsonl.")
 
 
-def run(flags: Flags) -> int:
+def run(flags: Flags) -> Answer:
     """Train every run of a grid that is not finished; failures are listed at the end and do not stop the others."""
     from danalab.cli._shared.run_tables import show_plan, show_rows
     from danalab.experiments.cells import expand, parse_assignments, parse_fixed, read_grid
@@ -36,7 +41,6 @@ def run(flags: Flags) -> int:
     )
     from danalab.train.callbacks.console import log_to_stderr
 
-    flags.require_effect(flags.dry_run)
     if flags.collect:
         return show_rows(flags, flags.out, collect(flags.out))
     fixed, grid, runs = read_grid(flags.file) if flags.file is not None else ({}, {}, [])
@@ -54,3 +58,6 @@ def run(flags: Flags) -> int:
         except Queued:
             pass
     return show_rows(flags, flags.out, runner.gather(), runner)
+
+
+VERBS = {"sweep": (Flags, run)}

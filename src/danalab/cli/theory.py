@@ -3,52 +3,49 @@
 Each command computes one study and writes a figure, its curves and its parameters.
 """
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from danalab.files import finite
+from danalab.cli._shared.flags import Answer
 from danalab.theory_studies import STUDIES, StudyFlags
 
 
-def _command(flags_type: type[StudyFlags], place: str) -> Callable[[StudyFlags], None]:
-    def run(flags: StudyFlags) -> None:
+def _command(flags_type: type[StudyFlags], place: str) -> Callable[[StudyFlags], Answer]:
+    def run(flags: StudyFlags) -> Answer:
         module, _, function = place.partition(":")
         studies = getattr(import_module(f"danalab.theory.{module}"), function)(flags)
         studies = studies if isinstance(studies, list) else [studies]
         results = [{"study": s.name, "findings": s.findings, "files": s.save(flags.out)} for s in studies]
-        if flags.json:
-            print(
-                json.dumps(finite(results[0] if len(results) == 1 else {"studies": results}), allow_nan=False)
-            )
-            return
+        lines = []
         for result in results:
-            print(f"{result['study']}: {result['files']['png']}")
-            _print(result["findings"], "  ")
+            lines += [f"{result['study']}: {result['files']['png']}", *_lines(result["findings"], "  ")]
+        return Answer(results[0] if len(results) == 1 else {"studies": results}, lines)
 
     run.__doc__ = flags_type.__doc__
     return run
 
 
-SUBVERBS = {name: (flags_type, _command(flags_type, place)) for name, (flags_type, place) in STUDIES.items()}
+VERBS = {
+    f"theory {name}": (flags_type, _command(flags_type, place))
+    for name, (flags_type, place) in STUDIES.items()
+}
 
 
-def _print(findings: dict[str, Any], indent: str) -> None:
+def _lines(findings: dict[str, Any], indent: str) -> Iterator[str]:
     width = max((len(name) for name, value in findings.items() if not isinstance(value, dict)), default=0)
     for name, value in findings.items():
         if isinstance(value, dict):
-            print(f"{indent}{name}")
-            _print(value, indent + "  ")
+            yield f"{indent}{name}"
+            yield from _lines(value, indent + "  ")
         elif isinstance(value, list) and value and isinstance(value[0], dict):
-            print(f"{indent}{name}")
+            yield f"{indent}{name}"
             lines = [list(value[0]), *([_number(cell) for cell in row.values()] for row in value)]
             widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-            for line in lines:
-                print(indent + "  " + "  ".join(map(str.ljust, line, widths)).rstrip())
+            yield from (f"{indent}  {'  '.join(map(str.ljust, line, widths)).rstrip()}" for line in lines)
         else:
             cells = value if isinstance(value, list) else [value]
-            print(f"{indent}{name:<{width}}  {', '.join(map(_number, cells))}")
+            yield f"{indent}{name:<{width}}  {', '.join(map(_number, cells))}"
 
 
 def _number(value: Any) -> str:

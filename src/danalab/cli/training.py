@@ -1,42 +1,41 @@
 """Train a model, or continue a run by a stage: `danalab train`, `mid`, `sft`, `rl`; the same command resumes each."""
 
-import json
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from danalab.cli._shared.flags import Answer
 from danalab.post.settings import MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
 from danalab.train.config.train_config import TrainConfig
 
 if TYPE_CHECKING:
     from danalab.data.vocabulary import Vocabulary
-    from danalab.train.config.train_config import TrainConfig
 
 StageFlags = MidFlags | SftFlags | RlFlags
 
 
-def train(flags: TrainConfig) -> int:
-    """Train a model into a run folder; the same command resumes it."""
-    return _run(flags)
+def run(flags: TrainConfig | StageFlags) -> Answer | int:
+    """Train a model, or a run further by a stage, into a run folder; the same command resumes it."""
+    from danalab.train.system.signals import StopRequest
+
+    with StopRequest() as stop:  # before the imports below, which take seconds
+        from danalab.train.callbacks.console import log_to_stderr
+        from danalab.train.job import run_training
+        from danalab.train.run.metrics import write_curve
+
+        log_to_stderr()
+        outcome = run_training(_configuration(flags), stop)
+    if outcome.is_main and outcome.summary.get("step"):
+        write_curve(outcome.folder)
+    if outcome.is_main and flags.json:
+        return Answer({**outcome.summary, "run": str(outcome.folder)}, [], outcome.exit_code)
+    if outcome.is_main:
+        print(ending(outcome.summary, outcome.folder), file=sys.stderr)
+    return outcome.exit_code
 
 
-def mid(flags: MidFlags) -> int:
-    """Continue a run's pre-training on conversations, into a run folder of its own; the same command resumes it."""
-    return _run(flags)
-
-
-def sft(flags: SftFlags) -> int:
-    """Fine-tune a run on conversations, into a run folder of its own; the same command resumes it."""
-    return _run(flags)
-
-
-def rl(flags: RlFlags) -> int:
-    """Train a run by rewards of its answers to tasks, into a run folder of its own; the same command resumes it."""
-    return _run(flags)
-
-
-VERBS = {"train": (TrainConfig, train), "mid": (MidFlags, mid), "sft": (SftFlags, sft), "rl": (RlFlags, rl)}
+VERBS = {"train": (TrainConfig, run), "mid": (MidFlags, run), "sft": (SftFlags, run), "rl": (RlFlags, run)}
 
 
 def resolved_config(flags: TrainConfig | StageFlags) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def resolved_config(flags: TrainConfig | StageFlags) -> dict[str, Any]:
     return resolved_run(flags).as_dict()
 
 
-def resolved_run(flags: TrainConfig | StageFlags, vocabulary: "Vocabulary | None" = None) -> "TrainConfig":
+def resolved_run(flags: TrainConfig | StageFlags, vocabulary: "Vocabulary | None" = None) -> TrainConfig:
     """The run that a job with these flags would train, on data of a `vocabulary` (default its own); writes nothing."""
     from danalab.data import vocabulary_of
     from danalab.train.config.resolve import resolve
@@ -65,36 +64,15 @@ def resolved_run(flags: TrainConfig | StageFlags, vocabulary: "Vocabulary | None
 
 
 def _configuration(flags: TrainConfig | StageFlags) -> TrainConfig:
-    match flags:
-        case RlFlags():
-            from danalab.post.rl import configure as configure_rl
+    if isinstance(flags, RlFlags):
+        from danalab.post.rl import configure as configure_rl
 
-            return configure_rl(flags)
-        case MidFlags() | SftFlags():
-            from danalab.post.sft import configure
+        return configure_rl(flags)
+    if isinstance(flags, (MidFlags, SftFlags)):
+        from danalab.post.sft import configure
 
-            return configure(flags, MidConfig if isinstance(flags, MidFlags) else SftConfig)
+        return configure(flags, MidConfig if isinstance(flags, MidFlags) else SftConfig)
     return flags
-
-
-def _run(flags: TrainConfig | StageFlags) -> int:
-    from danalab.files import finite
-    from danalab.train.system.signals import StopRequest
-
-    with StopRequest() as stop:  # before the imports below, which take seconds
-        from danalab.train.callbacks.console import log_to_stderr
-        from danalab.train.job import run_training
-        from danalab.train.run.metrics import write_curve
-
-        log_to_stderr()
-        outcome = run_training(_configuration(flags), stop)
-    if outcome.is_main and outcome.summary.get("step"):
-        write_curve(outcome.folder)
-    if outcome.is_main and flags.json:
-        print(json.dumps(finite({**outcome.summary, "run": str(outcome.folder)})))
-    elif outcome.is_main:
-        print(ending(outcome.summary, outcome.folder), file=sys.stderr)
-    return outcome.exit_code
 
 
 def ending(summary: dict[str, Any], folder: Path) -> str:

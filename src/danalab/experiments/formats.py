@@ -32,8 +32,8 @@ def as_csv(table: Table) -> str:
     return text.getvalue()
 
 
-def print_table(headings: Sequence[str], lines: Sequence[Sequence[str]], left: int = 1) -> None:
-    """A table on standard output, `left` columns aligned to the left; of full width in a file or a pipe."""
+def as_text(headings: Sequence[str], lines: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table for the terminal, `left` columns aligned to the left; of full width in a file or a pipe."""
     from rich.console import Console
     from rich.table import Table
 
@@ -45,7 +45,9 @@ def print_table(headings: Sequence[str], lines: Sequence[Sequence[str]], left: i
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)
-    console.print(table)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get().rstrip("\n")
 
 
 def short(number: float) -> str:

@@ -20,7 +20,7 @@ from danalab.experiments.horizon import (
     multiplier_table,
 )
 from danalab.experiments.paired import pair_table
-from danalab.experiments.rows import Row, hours_of, pack
+from danalab.experiments.rows import Row, hours_of
 from danalab.experiments.saving import LEAST_SEEDS, Gain, Saved
 from danalab.experiments.statistics import Interval
 from danalab.experiments.tuning import Tuned
@@ -36,13 +36,11 @@ _LAWS = {
 }
 
 
-def write_report(found: Analysis, out: Path, *, packed: bool = False) -> Path:
-    """Write the report into `out`; returns report.md. `packed`: with the rows and their metrics in one file."""
+def write_report(found: Analysis, out: Path) -> Path:
+    """Write the report into `out`; returns report.md."""
     from danalab.experiments.drawing import save_figure
 
     out.mkdir(parents=True, exist_ok=True)
-    if packed:
-        pack(found.rows, out)
     lines = [*answer(found), "", *remarks(found), ""]
     for title, table in tables(found).items():
         if table[1]:

@@ -9,53 +9,47 @@ from typing import Annotated
 from annotated_types import Gt, Lt
 
 from danalab.errors import UserError
-from danalab.train.config.fields import Count, PathText, Positive, Section
+from danalab.train.config.fields import Count, JsonFlags, PathText, Positional, Positive, Section, setting
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemoConfig(Section):
+class DemoConfig(Section, JsonFlags):
     """Settings of `danalab demo`."""
 
-    out: Path = Path("demo")
-    """Folder for all results of the demo."""
-    tokens: Count = 750_000
-    """Training tokens of each run."""
-    vocab_size: Count = 1024
-    """Size of the byte-pair encoding trained on the corpus [tokens]."""
-    seeds: Count = 1
-    """Runs at each optimizer's best learning rate, with different seeds."""
-    jobs: Count | None = None
-    """Runs at the same time, one thread each; default one for each core."""
+    out: Path = setting(Path("demo"), "Folder for all results of the demo.")
+    tokens: Count = setting(750_000, "Training tokens of each run.")
+    vocab_size: Count = setting(1024, "Size of the byte-pair encoding trained on the corpus [tokens].")
+    seeds: Count = setting(1, "Runs at each optimizer's best learning rate, with different seeds.")
+    jobs: Count | None = setting(None, "Runs at the same time, one thread each; default one for each core.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeConfig(Section):
+class JudgeConfig(Section, JsonFlags):
     """Settings of `danalab judge`."""
 
-    baseline: PathText
-    """Optimizer: NAME, NAME:SETTING=VALUE,..., FILE.py:NAME or module:NAME."""
-    contender: PathText
-    """The optimizer that may be better."""
-    track: str = "char"
-    """Problem: char, language, images, nanogpt, quadratic or matrix."""
-    data: PathText | None = None
-    """Data set of your own instead of a track; nanogpt's model is trained on it."""
-    steps: Count | None = None
-    """Length of a run [steps]; default the track's."""
-    budget: str = "10m"
-    """Most that the verdict may cost: a time (90s, 10m, 2h) or a number of runs (200runs)."""
-    difference: Positive = 0.01
-    """Losses that differ by less count as equal [nats]."""
-    alpha: Annotated[float, Gt(0), Lt(1)] = 0.05
-    """Probability of a wrong answer if differences are normal, however often one looks."""
-    trials: Count = 5
-    """Learning rates that each side tries."""
-    ledger: Path = Path("judge")
-    """Folder of runs and verdicts; a question with a verdict is answered from it."""
-    jobs: Count = 2
-    """Runs at a time."""
+    baseline: Positional[PathText] = setting(
+        help="Optimizer: NAME, NAME:SETTING=VALUE,..., FILE.py:NAME or module:NAME."
+    )
+    contender: Positional[PathText] = setting(help="The optimizer that may be better.")
+    track: str = setting("char", "Problem: char, language, images, nanogpt, quadratic or matrix.")
+    data: PathText | None = setting(
+        None, "Data set of your own instead of a track; nanogpt's model is trained on it."
+    )
+    steps: Count | None = setting(None, "Length of a run [steps]; default the track's.")
+    budget: str = setting(
+        "10m", "Most that the verdict may cost: a time (90s, 10m, 2h) or a number of runs (200runs)."
+    )
+    difference: Positive = setting(0.01, "Losses that differ by less count as equal [nats].")
+    alpha: Annotated[float, Gt(0), Lt(1)] = setting(
+        0.05, "Probability of a wrong answer if differences are normal, however often one looks."
+    )
+    trials: Count = setting(5, "Learning rates that each side tries.")
+    ledger: Path = setting(
+        Path("judge"), "Folder of runs and verdicts; a question with a verdict is answered from it."
+    )
+    jobs: Count = setting(2, "Runs at a time.")
 
     def limits(self) -> tuple[float, float]:
         """(seconds, runs) of the budget, one of them infinite; UserError: it is neither."""
@@ -69,20 +63,22 @@ class JudgeConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareConfig(Section):
+class CompareConfig(Section, JsonFlags):
     """Settings of `danalab optim compare`."""
 
-    opts: tuple[PathText, ...] = ("adamw", "ademamix", "muon", "adana", "dana-star-mk4")
-    """Optimizers; danalab optim list shows them all."""
-    problems: tuple[str, ...] = ("quadratic", "matrix", "language")
-    """Problems: quadratic, matrix, language, char, images, nanogpt."""
-    trials: Count = 6
-    """Learning rates tried for each optimizer on each problem."""
-    seeds: Count = 3
-    """Runs at the best learning rate."""
-    jobs: Count | None = None
-    """Searches at the same time, one thread each; default one for each core."""
-    quick: bool = False
-    """A tenth of the steps, 3 learning rates, one seed: a fast test that everything works."""
-    out: Path = Path("optim-compare")
-    """Folder for the page, figures and table."""
+    opts: tuple[PathText, ...] = setting(
+        ("adamw", "ademamix", "muon", "adana", "dana-star-mk4"),
+        "Optimizers; danalab optim list shows them all.",
+    )
+    problems: tuple[str, ...] = setting(
+        ("quadratic", "matrix", "language"), "Problems: quadratic, matrix, language, char, images, nanogpt."
+    )
+    trials: Count = setting(6, "Learning rates tried for each optimizer on each problem.")
+    seeds: Count = setting(3, "Runs at the best learning rate.")
+    jobs: Count | None = setting(
+        None, "Searches at the same time, one thread each; default one for each core."
+    )
+    quick: bool = setting(
+        False, "A tenth of the steps, 3 learning rates, one seed: a fast test that everything works."
+    )
+    out: Path = setting(Path("optim-compare"), "Folder for the page, figures and table.")

@@ -49,18 +49,13 @@ class SlurmRunner(Runner):
         folder: Path,
         resources: slurm.Resources,
         *,
-        setup: Sequence[str] = (),
-        at_once: int | None = None,
         wait: bool = False,
         poll_seconds: float = 60.0,
         command: Sequence[str] = slurm.COMMAND,
     ):
-        """`setup`: shell commands before a run; `at_once`: most runs at a time; `poll_seconds`: of the queue [s].
-
-        `command` starts `danalab` there; default this installation.
-        """
+        """`poll_seconds`: interval of looks at the queue [s]; `command` starts `danalab` there."""
         super().__init__(folder, jobs=1)
-        self._resources, self._setup, self._at_once, self._command = resources, setup, at_once, command
+        self._resources, self._command = resources, command
         self._wait, self._poll_seconds = wait, poll_seconds
 
     def write_scripts(self, cells: Sequence[Cell]) -> list[Path]:
@@ -122,7 +117,7 @@ class SlurmRunner(Runner):
             part = cells[first : first + LARGEST_ARRAY]
             name = _next_name(self.folder)
             tasks = [_flags(self.folder / "runs" / cell.name, cell, self._resources.ranks) for cell in part]
-            array = SlurmJob(name, tasks, self._resources, place, self._setup, self._at_once, self._command)
+            array = SlurmJob(name, tasks, self._resources, place, self._command)
             scripts.append(array.write())
             write_json(place / f"{name}.json", asdict(_Array([cell.name for cell in part], None)))
         return scripts

@@ -6,7 +6,7 @@ stacked as `attention.qkv`, `attention.q_norm`, `attention.k_norm`, `attention.o
 head_dim query rows and then head_dim gate rows. Ours keep q, k, v and gate apart and call the layers `blocks`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,19 +19,6 @@ from danalab.models.shards import assign
 Weights = dict[str, Tensor]
 
 
-def canonical_arrays(model: Decoder, of: Callable[[Tensor], Tensor] = Tensor.detach) -> dict[str, Tensor]:
-    """`of(parameter)` for every parameter under its canonical name; `of=lambda p: p.grad` gives the gradients.
-
-    Queries, keys and values are separate (`attention.q`, `.k`, `.v`).
-    """
-    arrays = {_canonical(name): of(parameter) for name, parameter in model.named_parameters()}
-    for name in [name for name in arrays if name.endswith(".attention.gate.weight")]:
-        gate, query_name = arrays.pop(name), name.replace(".gate.", ".q.")
-        heads = [rows.unflatten(0, (-1, model.config.head_dim)) for rows in (arrays[query_name], gate)]
-        arrays[query_name] = torch.stack(heads, dim=1).flatten(0, 2)
-    return arrays
-
-
 def load_canonical(model: Decoder, arrays: Mapping[str, Any]) -> None:
     """Set all weights of `model`, in place, from arrays (numpy or torch) under their canonical names.
 
@@ -41,27 +28,27 @@ def load_canonical(model: Decoder, arrays: Mapping[str, Any]) -> None:
     """
     wanted = {name: parameter.shape for name, parameter in model.named_parameters()}
     arrays_of = _ours({name: torch.as_tensor(array) for name, array in arrays.items()}, model)
-    known = [_canonical(name) for name in wanted]
+    known = [canonical_name(name) for name in wanted]
     for name in arrays_of:
         if name not in wanted:
             raise UserError(
-                f"weight '{_canonical(name)}' is not one of this {model.config.arch} model's"
-                f"{nearest(_canonical(name), known)}"
+                f"weight '{canonical_name(name)}' is not one of this {model.config.arch} model's"
+                f"{nearest(canonical_name(name), known)}"
             )
-    if missing := [_canonical(name) for name in wanted if name not in arrays_of]:
+    if missing := [canonical_name(name) for name in wanted if name not in arrays_of]:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(f"weight '{missing[0]}'{more} of the model is missing from the arrays")
     for name, shape in wanted.items():
         if arrays_of[name].shape != shape:
-            raise UserError(
-                f"weight '{_canonical(name)}' has shape {list(arrays_of[name].shape)}, the model needs {list(shape)}"
-            )
+            found = f"has shape {list(arrays_of[name].shape)}, the model needs {list(shape)}"
+            raise UserError(f"weight '{canonical_name(name)}' {found}")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             assign(parameter, arrays_of[name])
 
 
-def _canonical(name: str) -> str:
+def canonical_name(name: str) -> str:
+    """The canonical name of one of our parameters."""
     return name.replace("blocks.", "layers.", 1)
 
 

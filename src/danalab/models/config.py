@@ -215,8 +215,6 @@ class ModelConfig:
     """Resonance: "oscillators" (as None), or "none", a control in which each token sees only itself."""
     learned_positions: bool | None = None
     """Resonance: add a learned vector for each of the seq_len positions to the embeddings (gpt always does)."""
-    conv_width: int = 0
-    """Resonance: taps of the causal convolution of each channel before the oscillators [tokens]; 0: none."""
 
     @classmethod
     def from_heads(
@@ -276,7 +274,7 @@ class ModelConfig:
             raise UserError(
                 f"head_dim is {self.head_dim}; it must be even: rotary embedding turns pairs of features"
             )
-        for name in ("num_frequencies", "mixer", "conv_width"):
+        for name in ("num_frequencies", "mixer"):
             if value := getattr(self, name):
                 flag = "--" + name.replace("_", "-")
                 raise UserError(f"{flag} {value}: only with --arch resonance (here it is {self.arch})")
@@ -311,10 +309,8 @@ class ModelConfig:
             raise UserError(
                 f"--num-frequencies {self.num_frequencies} is not divisible by the {self.n_heads} groups"
             )
-        if self.mixer == "none" and (self.num_frequencies is not None or self.conv_width):
-            raise UserError("--mixer none has no oscillators: leave --num-frequencies and --conv-width out")
-        if self.conv_width < 0 or self.conv_width == 1:
-            raise UserError(f"--conv-width {self.conv_width}: 0 (none), or at least 2 tokens (4 is usual)")
+        if self.mixer == "none" and self.num_frequencies is not None:
+            raise UserError("--mixer none has no oscillators: leave --num-frequencies out")
         if self.learned_positions and self.seq_len > LONGEST_TABLE:
             raise UserError(
                 f"--learned-positions: the table has at most {LONGEST_TABLE} rows, but the context length is "
@@ -701,8 +697,6 @@ def weights(config: ModelConfig) -> Counter[Weight]:
             add("vector", config.n_heads, config.modes, times=2 * layers)
             add("vector", d, config.modes, times=2 * layers)
             add("vector", d, times=layers)
-            if config.conv_width:
-                add("vector", d, config.conv_width, times=layers)
     else:
         width, kv_width = config.n_heads * config.head_dim, config.kv_heads * config.head_dim
         add_map(width, d, layers)

@@ -45,8 +45,6 @@ class Decoder(nn.Module):
         document. For training and evaluation: text decoded with a cache is one document."""
         self.measures_hoyer = False
         """Whether passes with gradients compute the Hoyer penalty of the embedded tokens, for `take_hoyer`."""
-        self.phase_lr_factor = 1.0
-        """Factor on the learning rate of the oscillators' phases (resonance); set it before building the optimizer."""
         self.token_embedding = Embedding(
             config.vocab_size, config.d_model, "tied" if config.tied else "embedding"
         )
@@ -192,7 +190,7 @@ class Decoder(nn.Module):
             )
         capacity = max_len or limit
         return Cache(
-            batch, capacity, [block.mixer.new_state(batch, capacity) for block in self._typed_blocks()]
+            batch, capacity, [block.attention.new_state(batch, capacity) for block in self._typed_blocks()]
         )
 
     def _check(self, tokens: Tensor, start: int) -> None:
@@ -238,13 +236,6 @@ class Decoder(nn.Module):
     def parameter_kinds(self) -> dict[str, str]:
         """Parameter name -> its kind (`danalab.optim.groups`), by which optimizers group."""
         return {name: KIND_OF_ROLE[role] for name, role in self.parameter_roles().items()}
-
-    def learning_rate_factors(self) -> dict[str, float]:
-        """Parameter name -> factor on its learning rate: 1, but for the oscillators' phases."""
-        return {
-            name: self.phase_lr_factor if name.endswith(".bank.weight.phi") else 1.0
-            for name, _ in self.named_parameters()
-        }
 
     def num_parameters(self) -> int:
         """Number of weights, each counted once."""
@@ -322,11 +313,6 @@ class Block(nn.Module):
         self.dropout = config.dropout
         self.checkpointing = "none"
 
-    @property
-    def mixer(self) -> Any:  # each kind takes the state that it made
-        """Attention, the delta rule, or oscillators."""
-        return self.attention
-
     def forward(
         self,
         x_BLD: Tensor,
@@ -352,7 +338,7 @@ class Block(nn.Module):
     def _compute(
         self, x: Tensor, rotary: Tensor | None, state: State | None, starts: Tensor | None
     ) -> Tensor | tuple[Tensor, Routing]:
-        x = self._add(x, self.mixer(self.attention_norm(x), rotary, state, starts))
+        x = self._add(x, self.attention(self.attention_norm(x), rotary, state, starts))
         update = self.mlp(self.mlp_norm(x))
         if isinstance(update, tuple):
             update, routing = update

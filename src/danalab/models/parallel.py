@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import (
     DTensor,
@@ -250,23 +250,5 @@ class RankExchange:
 
 
 def _all_to_all(x: Tensor, sent: list[int], received: list[int], group: ProcessGroup) -> Tensor:
-    return cast(Tensor, _AllToAll.apply(x, sent, received, group))
-
-
-class _AllToAll(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, sent: list[int], received: list[int], group: ProcessGroup) -> Tensor:
-        ctx.sizes, ctx.group = (sent, received), group
-        return _exchange(x, sent, received, group)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        sent, received = ctx.sizes
-        return _exchange(grads[0], received, sent, ctx.group), None, None, None
-
-
-def _exchange(x: Tensor, sent: list[int], received: list[int], group: ProcessGroup) -> Tensor:
-    out = x.new_empty(sum(received), *x.shape[1:])
-    dist.all_to_all_single(out, x.contiguous(), received, sent, group=group)
-    return out
+    """Rows of `x` sent to each rank, and received from each; gradients take the reverse way."""
+    return cast(Tensor, all_to_all_single_autograd(x.contiguous(), received, sent, group))

@@ -99,7 +99,6 @@ class Optimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: Group) -> None:
         """As torch's; a group of an optimizer with independent decay may have omega and horizon, too."""
         group = {**self._settings, **self._with_decay(param_group, self._settings.get("wd_ts"))}
-        group["lr"] *= group.pop("lr_factor", 1)
         super().add_param_group(group)
         group = self.param_groups[-1]
         try:

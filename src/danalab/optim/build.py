@@ -110,8 +110,6 @@ def build_optimizer(
     params: Any = model_or_params
     if isinstance(params, nn.Module) and not (isinstance(build, type) and issubclass(build, Optimizer)):
         params = decay_groups(params)
-        for group in params:
-            group |= {"lr": rate * group.pop("lr_factor")} if "lr_factor" in group else {}
     try:
         optimizer = build(params, lr=rate, **settings)
     except (TypeError, ValueError) as error:

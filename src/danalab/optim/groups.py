@@ -90,12 +90,11 @@ def undecayed(model: nn.Module) -> set[str]:
 
 
 def decay_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Two groups of named parameters, decayed and not; more where the model declares rate factors."""
-    merged: dict[tuple[Any, Any], dict[str, Any]] = {}
+    """Two groups of named parameters, decayed and not."""
+    merged: dict[Any, dict[str, Any]] = {}
     for group in kind_groups(model):
         rest = {key: value for key, value in group.items() if key not in ("params", "kind")}
-        same = (group.get("weight_decay"), group.get("lr_factor"))
-        merged.setdefault(same, {"params": [], **rest})["params"] += group["params"]
+        merged.setdefault(group.get("weight_decay"), {"params": [], **rest})["params"] += group["params"]
     return list(merged.values())
 
 
@@ -103,8 +102,7 @@ def kind_groups(model: nn.Module) -> list[dict[str, Any]]:
     """A group of named parameters for each kind, with its `kind`, and weight decay 0 where it does not decay.
 
     Frozen parameters are in them: they may be unfrozen later. Quantized weights, which are no real numbers,
-    are not. A model may say in a method `learning_rate_factors()`, {name: factor}, that some learn at another
-    rate: `lr_factor`.
+    are not.
     """
     model = unwrapped(model)
     kinds, without = parameter_kinds(model), undecayed(model)
@@ -112,16 +110,13 @@ def kind_groups(model: nn.Module) -> list[dict[str, Any]]:
         raise ValueError(
             f"{type(model).__name__}: no parameter requires gradients, there is nothing to optimize"
         )
-    declare: Any = getattr(model, "learning_rate_factors", None)
-    factors: Any = declare() if callable(declare) else {}
-    groups: dict[tuple[str, bool, float], dict[str, Any]] = {}
+    groups: dict[tuple[str, bool], dict[str, Any]] = {}
     for name, p in model.named_parameters():
         if p.requires_grad or p.is_floating_point():
-            decays, factor = kinds[name] in DECAYED and name not in without, factors.get(name, 1.0)
+            decays = kinds[name] in DECAYED and name not in without
             group: dict[str, Any] = {"params": [], "kind": kinds[name]}
             group |= {} if decays else {"weight_decay": 0.0}
-            group |= {} if factor == 1 else {"lr_factor": factor}
-            groups.setdefault((kinds[name], decays, factor), group)["params"].append((name, p))
+            groups.setdefault((kinds[name], decays), group)["params"].append((name, p))
     return sorted(groups.values(), key=lambda group: KINDS.index(group["kind"]))
 
 

@@ -35,14 +35,21 @@ class ConversationSettings(Section):
 
     title: ClassVar[str] = "conversations"
 
-    val_data: tuple[PathText, ...] = setting((), kind="data")
-    """Conversations for validation, in the form of --data; default a share of the others."""
-    val_share: Share = setting(0.05, kind="data")
-    """Share of the conversations that is kept for validation, at least one; without --val-data."""
-    replay: PathText | None = setting(None, kind="data")
-    """Data set of plain text that is mixed in, in the form of danalab train --data, with the tokenizer of the run."""
-    replay_share: Share = 0.3
-    """Share of the rows that are from --replay."""
+    val_data: tuple[PathText, ...] = setting(
+        (), "Conversations for validation, in the form of --data; default a share of the others.", kind="data"
+    )
+    val_share: Share = setting(
+        0.05,
+        "Share of the conversations that is kept for validation, at least one; without --val-data.",
+        kind="data",
+    )
+    replay: PathText | None = setting(
+        None,
+        "Data set of plain text that is mixed in, in the form of danalab train --data, with the "
+        "tokenizer of the run.",
+        kind="data",
+    )
+    replay_share: Share = setting(0.3, "Share of the rows that are from --replay.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,56 +58,79 @@ class StartingRun(Section):
 
     title: ClassVar[str] = "conversations"
 
-    run: Path = setting(main=True)
-    """The run to start from: a base run, or an earlier stage."""
-    data: tuple[PathText, ...] = setting((), main=True)
-    """Conversations: files (FILE.jsonl), tasks (NAME or NAME:KEY=VALUE,...), or several of them."""
-    seq_len: Annotated[int, Ge(2)] | None = setting(None, main=True)
-    """Length of a row [tokens]; default and limit: the run's context, which the model keeps."""
-    data_seed: Natural = 1337
-    """Seed of the order of the rows."""
-    lr_fraction: Positive = setting(0.8, main=True)
-    """Peak learning rate, where --lr isn't given: this share of the run's, or of the fitted law's for another --opt."""
-    init_optimizer: bool = False
-    """Also take over the optimizer's moments and step counts."""
+    run: Path = setting(help="The run to start from: a base run, or an earlier stage.", main=True)
+    data: tuple[PathText, ...] = setting(
+        (),
+        "Conversations: files (FILE.jsonl), tasks (NAME or NAME:KEY=VALUE,...), or several of them.",
+        main=True,
+    )
+    seq_len: Annotated[int, Ge(2)] | None = setting(
+        None,
+        "Length of a row [tokens]; default and limit: the run's context, which the model keeps.",
+        main=True,
+    )
+    data_seed: Natural = setting(1337, "Seed of the order of the rows.")
+    lr_fraction: Positive = setting(
+        0.8,
+        "Peak learning rate, where --lr isn't given: this share of the run's, or of the fitted "
+        "law's for another --opt.",
+        main=True,
+    )
+    init_optimizer: bool = setting(False, "Also take over the optimizer's moments and step counts.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SftFlags(RunSettings, ConversationSettings, StartingRun):
     """Flags of `danalab sft`; model and tokenizer are those of --run."""
 
-    run_dir: Auto[Path] = setting(None, kind="job", main=True, aliases=("output-dir",))
-    """The run folder; default RUN-sft or RUN-mid, beside the run."""
-    opt: PathText = setting("", main=True)
-    """Optimizer; default the run's, with its settings."""
-    lr: Auto[Positive] = setting(None, main=True)
-    """Peak learning rate; default --lr-fraction of the run's."""
-    iterations: Auto[Count] = setting(None, main=True)
-    """Length of the run [steps]; default one pass over the conversations."""
-    batch_size: Auto[Count] = setting(None, kind="execution", main=True)
-    """Sequences of one micro-batch on one rank; default the run's, or a divisor of the global batch."""
-    epochs: Positive | None = setting(None, kind="input", main=True)
-    """Length of the run in passes over the conversations; default 1, without --iterations."""
-    global_batch: Auto[Count] = setting(None, main=True)
-    """Sequences in a step; default the run's, or less where the rows are fewer."""
-    weight_decay: Auto[float] = setting(0.0, main=True)
-    """Weight decay."""
-    scheduler: str = "wsd"
-    """Learning-rate schedule: constant, then linear to 0; or another of danalab train."""
-    z_loss: float = 0.0
-    """Weight of mean(logsumexp^2) in the minimised loss, over all positions, padding included."""
-    fract_decay: float | None = 0.5
-    """wsd: share of the run in which the rate falls to 0."""
+    run_dir: Auto[Path] = setting(
+        None,
+        "The run folder; default RUN-sft or RUN-mid, beside the run.",
+        kind="job",
+        main=True,
+        aliases=("output-dir",),
+    )
+    opt: PathText = setting("", "Optimizer; default the run's, with its settings.", main=True)
+    lr: Auto[Positive] = setting(None, "Peak learning rate; default --lr-fraction of the run's.", main=True)
+    iterations: Auto[Count] = setting(
+        None, "Length of the run [steps]; default one pass over the conversations.", main=True
+    )
+    batch_size: Auto[Count] = setting(
+        None,
+        "Sequences of one micro-batch on one rank; default the run's, or a divisor of the global batch.",
+        kind="execution",
+        main=True,
+    )
+    epochs: Positive | None = setting(
+        None,
+        "Length of the run in passes over the conversations; default 1, without --iterations.",
+        kind="input",
+        main=True,
+    )
+    global_batch: Auto[Count] = setting(
+        None, "Sequences in a step; default the run's, or less where the rows are fewer.", main=True
+    )
+    weight_decay: Auto[float] = setting(0.0, "Weight decay.", main=True)
+    scheduler: str = setting(
+        "wsd", "Learning-rate schedule: constant, then linear to 0; or another of danalab train."
+    )
+    z_loss: float = setting(
+        0.0, "Weight of mean(logsumexp^2) in the minimised loss, over all positions, padding included."
+    )
+    fract_decay: float | None = setting(0.5, "wsd: share of the run in which the rate falls to 0.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MidFlags(SftFlags):
     """Flags of `danalab mid`."""
 
-    fract_decay: float | None = 0.2
-    """wsd: share of the run in which the rate falls to 0."""
-    lr_fraction: Positive = setting(1.0, main=True)
-    """Peak learning rate, where --lr isn't given: this share of the run's, or of the fitted law's for another --opt."""
+    fract_decay: float | None = setting(0.2, "wsd: share of the run in which the rate falls to 0.")
+    lr_fraction: Positive = setting(
+        1.0,
+        "Peak learning rate, where --lr isn't given: this share of the run's, or of the fitted "
+        "law's for another --opt.",
+        main=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,35 +153,44 @@ class RlSettings(Section):
 
     title: ClassVar[str] = "rollouts"
 
-    reward: PathText | None = setting(None, main=True)
-    """Reward of all answers: exact, number, choice, code, or FILE.py:NAME; default that of each problem."""
-    problems: Count = setting(16, main=True)
-    """Problems in a step, over all ranks."""
-    samples: Annotated[int, Ge(2)] = setting(8, main=True)
-    """Answers to each problem: a group."""
-    max_answer: Count = setting(256, main=True)
-    """Limit on an answer [tokens]; less where prompt and answer fill the context."""
-    temperature: Positive = 1.0
-    """Temperature of the sampling; the policy that is trained is softmax(logits / temperature)."""
-    trust_model_code: bool = setting(False, kind="execution")
-    """Run the programs of the reward code where this system cannot isolate them, with the rights of your account."""
-    rollout_batch: Count = setting(64, kind="execution")
-    """Answers that a rank computes at the same time."""
-    eval_problems: Natural = setting(64, kind="execution")
-    """Test problems of each task that are answered, greedily, at each evaluation; 0: none."""
+    reward: PathText | None = setting(
+        None,
+        "Reward of all answers: exact, number, choice, code, or FILE.py:NAME; default that of each problem.",
+        main=True,
+    )
+    problems: Count = setting(16, "Problems in a step, over all ranks.", main=True)
+    samples: Annotated[int, Ge(2)] = setting(8, "Answers to each problem: a group.", main=True)
+    max_answer: Count = setting(
+        256, "Limit on an answer [tokens]; less where prompt and answer fill the context.", main=True
+    )
+    temperature: Positive = setting(
+        1.0, "Temperature of the sampling; the policy that is trained is softmax(logits / temperature)."
+    )
+    trust_model_code: bool = setting(
+        False,
+        "Run the programs of the reward code where this system cannot isolate them, with the rights "
+        "of your account.",
+        kind="execution",
+    )
+    rollout_batch: Count = setting(64, "Answers that a rank computes at the same time.", kind="execution")
+    eval_problems: Natural = setting(
+        64,
+        "Test problems of each task that are answered, greedily, at each evaluation; 0: none.",
+        kind="execution",
+    )
 
-    policy_loss: PolicyLossName = setting("dapo", main=True)
-    """Loss; docs/rl.md has the formulas."""
-    clip_low: Annotated[float, Ge(0), Lt(float("inf"))] | None = None
-    """The ratio is limited to 1 - clip-low from below; default the loss's."""
-    clip_high: Annotated[float, Gt(0), Lt(float("inf"))] | None = None
-    """The ratio is limited to 1 + clip-high from above; default the loss's."""
-    kl: NonNegative = 0.0
-    """Weight of the KL divergence from the run that it starts from."""
-    advantage_std: bool = False
-    """Divide the advantages of a group by the deviation of its rewards."""
-    mask_truncated: bool = False
-    """Leave answers that were cut off out of the loss; they count in the mean of their group."""
+    policy_loss: PolicyLossName = setting("dapo", "Loss; docs/rl.md has the formulas.", main=True)
+    clip_low: Annotated[float, Ge(0), Lt(float("inf"))] | None = setting(
+        None, "The ratio is limited to 1 - clip-low from below; default the loss's."
+    )
+    clip_high: Annotated[float, Gt(0), Lt(float("inf"))] | None = setting(
+        None, "The ratio is limited to 1 + clip-high from above; default the loss's."
+    )
+    kl: NonNegative = setting(0.0, "Weight of the KL divergence from the run that it starts from.")
+    advantage_std: bool = setting(False, "Divide the advantages of a group by the deviation of its rewards.")
+    mask_truncated: bool = setting(
+        False, "Leave answers that were cut off out of the loss; they count in the mean of their group."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,24 +199,25 @@ class RlFlags(RlSettings, RunSettings):
 
     title: ClassVar[str] = "reinforcement learning"
 
-    run: Path = setting(main=True)
-    """The run to start from: a fine-tuned one."""
-    task: tuple[PathText, ...] = setting((), main=True)
-    """Tasks: NAME or NAME:KEY=VALUE,... (arithmetic:max=9), FILE.jsonl, or several; weight=2 doubles a share."""
-    data_seed: Natural = 1337
-    """Seed of the order of the problems and of the sampling."""
-    iterations: Auto[Count] = setting(100, main=True)
-    """Length of the run [steps]."""
-    opt: PathText = setting("", main=True)
-    """Optimizer; default the run's, with its settings."""
-    lr_fraction: Positive = setting(0.05, main=True)
-    """Peak learning rate, where --lr isn't given: this share of the run's, or of the fitted law's for another --opt."""
-    scheduler: str = "linear"
-    """Learning-rate schedule: linear to 0; or another of danalab train."""
-    weight_decay: Auto[float] = 0.0
-    """Weight decay."""
-    log_interval: Count = setting(1, kind="execution")
-    """Steps between rows of metrics.jsonl."""
+    run: Path = setting(help="The run to start from: a fine-tuned one.", main=True)
+    task: tuple[PathText, ...] = setting(
+        (),
+        "Tasks: NAME or NAME:KEY=VALUE,... (arithmetic:max=9), FILE.jsonl, or several; weight=2 "
+        "doubles a share.",
+        main=True,
+    )
+    data_seed: Natural = setting(1337, "Seed of the order of the problems and of the sampling.")
+    iterations: Auto[Count] = setting(100, "Length of the run [steps].", main=True)
+    opt: PathText = setting("", "Optimizer; default the run's, with its settings.", main=True)
+    lr_fraction: Positive = setting(
+        0.05,
+        "Peak learning rate, where --lr isn't given: this share of the run's, or of the fitted "
+        "law's for another --opt.",
+        main=True,
+    )
+    scheduler: str = setting("linear", "Learning-rate schedule: linear to 0; or another of danalab train.")
+    weight_decay: Auto[float] = setting(0.0, "Weight decay.")
+    log_interval: Count = setting(1, "Steps between rows of metrics.jsonl.", kind="execution")
 
     def check(self) -> None:
         super().check()

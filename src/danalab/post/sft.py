@@ -219,7 +219,7 @@ def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
     return settings
 
 
-_TAKEN = ("kappa", "delta", "omega", "clipsnr", "gamma3", "beta1", "beta2", "phase_lr_factor", "decay_bound")
+_TAKEN = ("kappa", "delta", "omega", "clipsnr", "gamma3", "beta1", "beta2", "decay_bound")
 """Settings of the optimizer that do not follow from this run's length."""
 
 

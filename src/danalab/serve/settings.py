@@ -5,35 +5,32 @@ from typing import Annotated
 
 from annotated_types import Le
 
-from danalab.train.config.fields import Count, Natural
+from danalab.train.config.fields import Count, Natural, setting
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 for all of this machine's."""
-    port: Annotated[Natural, Le(65535)] = 8000
-    """Port to listen on; 0: a free one."""
-    api_key: tuple[str, ...] = ()
-    """Keys, one of which a request must send as bearer token. DANALAB_API_KEY in the environment hides one from ps."""
-    cors_origin: tuple[str, ...] = ()
-    """Origins whose pages may call the API from a browser, e.g. https://example.org."""
-    max_batch_size: Count = 32
-    """Requests that are decoded together."""
-    max_waiting: Natural = 256
-    """Requests that wait for a slot; more get status 429."""
-    max_connections: Count = 1000
-    """Connections at the same time, at most; more get status 503."""
-    max_choices: Count = 16
-    """Answers to one request, at most: n, or prompts x n."""
-    max_body_kb: Count = 1024
-    """Size of a request at most [KiB]."""
-    cache_tokens: Count | None = None
-    """Capacity of the cache [tokens]; default: as the engine chooses."""
-    drain_seconds: Natural = 30
-    """Time for running requests after SIGTERM or Ctrl-C [s]."""
+    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 for all of this machine's.")
+    port: Annotated[Natural, Le(65535)] = setting(8000, "Port to listen on; 0: a free one.")
+    api_key: tuple[str, ...] = setting(
+        (),
+        "Keys, one of which a request must send as bearer token. DANALAB_API_KEY in the environment "
+        "hides one from ps.",
+    )
+    cors_origin: tuple[str, ...] = setting(
+        (), "Origins whose pages may call the API from a browser, e.g. https://example.org."
+    )
+    max_batch_size: Count = setting(32, "Requests that are decoded together.")
+    max_waiting: Natural = setting(256, "Requests that wait for a slot; more get status 429.")
+    max_connections: Count = setting(1000, "Connections at the same time, at most; more get status 503.")
+    max_choices: Count = setting(16, "Answers to one request, at most: n, or prompts x n.")
+    max_body_kb: Count = setting(1024, "Size of a request at most [KiB].")
+    cache_tokens: Count | None = setting(
+        None, "Capacity of the cache [tokens]; default: as the engine chooses."
+    )
+    drain_seconds: Natural = setting(30, "Time for running requests after SIGTERM or Ctrl-C [s].")
 
     @property
     def is_local(self) -> bool:

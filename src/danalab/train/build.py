@@ -57,7 +57,6 @@ def build_trainer(
     model = strategy.build_model(spec.model, init=config.init, seed=config.seed, device=device)
     model.set_activation_checkpointing(config.activation_checkpointing)
     model.document_token = dataset.eos_id if config.document_mask else None
-    model.phase_lr_factor = config.phase_lr_factor
     if spec.compile:
         require_compiler(device)
         for block in model.blocks:
@@ -138,5 +137,5 @@ CALLBACKS = [
 
 def make_callbacks(context: CallbackContext) -> list[Callback]:
     """The callbacks that the run's settings ask for, on this rank."""
-    asked_for = [load(address) for name, address in CALLBACKS if name is None or getattr(context.spec, name)]
-    return [callback for kind in asked_for if (callback := kind.build(context)) is not None]
+    kinds = [load(address) for name, address in CALLBACKS if name is None or getattr(context.spec, name)]
+    return [kind(context) for kind in kinds if context.writes or not kind.rank0_only]

@@ -9,7 +9,7 @@ not included. The windows depend neither on the micro-batch nor on the number of
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +25,6 @@ from danalab.train.run.open import open_run
 from danalab.train.step.loss import IGNORED
 from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
 
-N_RANGES = 8
-"""Maximum number of position ranges that are reported separately."""
-
-
-@dataclass(frozen=True)
-class PositionLoss:
-    """The loss of the targets at the positions `start` <= i < `end` of a window, counted from 0."""
-
-    start: int
-    end: int
-    loss: float
-    """Cross-entropy [nats/token]."""
-    tokens: int
-    """Number of targets."""
-
 
 @dataclass(frozen=True)
 class ValidationResult:
@@ -53,8 +38,10 @@ class ValidationResult:
     """Number of targets."""
     accuracy: float = math.nan
     """Share of the targets that are the model's most likely token."""
-    by_position: tuple[PositionLoss, ...] = ()
-    """The loss by position: it falls as far as the model uses its context."""
+    perplexity: float = math.nan
+    step: int | None = None
+    """That of the checkpoint."""
+    split: str | None = None
 
 
 class ValidationLoss:
@@ -119,8 +106,6 @@ class ValidationLoss:
             nats = torch.zeros((), dtype=torch.float64, device=self._device)
             text_nats, right = torch.zeros_like(nats), torch.zeros_like(nats)
             tokens = n_bytes = 0
-            ranges: list[tuple[int, int]] = []
-            ranged = torch.zeros(2, N_RANGES, dtype=torch.float64, device=self._device)  # nats and targets
             for start in range(0, count, size * world.dp_size):
                 if should_stop():
                     return None
@@ -135,33 +120,17 @@ class ValidationLoss:
                 right += (correct & valid.to(self._device)).sum()
                 tokens += int(valid.sum())
                 nats += losses.sum()
-                ranges = ranges or position_ranges(targets.shape[1])
-                for number, (low, high) in enumerate(ranges):
-                    ranged[0, number] += losses[:, low:high].sum()
-                    ranged[1, number] += valid[:, low:high].sum()
                 if self._bytes is not None:
                     lengths = self._bytes[targets.clamp(min=0)].where(valid, 0)
                     n_bytes += int(lengths.sum())
                     text_nats += losses.where((lengths > 0).to(self._device), 0).sum()
         finally:
             model.train(was_training)
-        sums = world.sums(
-            [
-                float(nats),
-                float(text_nats),
-                float(tokens),
-                float(n_bytes),
-                *ranged.flatten().tolist(),
-                float(right),
-            ]
-        )
-        bpb = sums[1] / (math.log(2) * sums[3]) if sums[3] else None
-        parts = zip(ranges, sums[4 : 4 + N_RANGES], sums[4 + N_RANGES : -1], strict=False)
-        by_position = tuple(
-            PositionLoss(*ends, part / count, int(count)) for ends, part, count in parts if count
-        )
-        n_targets = max(sums[2], 1)
-        return ValidationResult(sums[0] / n_targets, bpb, int(sums[2]), sums[-1] / n_targets, by_position)
+        here = [float(nats), float(text_nats), float(tokens), float(n_bytes), float(right)]
+        all_nats, all_text, all_tokens, all_bytes, all_right = world.sums(here)
+        bpb = all_text / (math.log(2) * all_bytes) if all_bytes else None
+        n_targets = max(all_tokens, 1)
+        return ValidationResult(all_nats / n_targets, bpb, int(all_tokens), all_right / n_targets)
 
     def _batch(self, start: int, end: int, count: int) -> tuple[Tensor, Tensor]:
         """(inputs, targets) of some of `count` windows that are spread over the split."""
@@ -179,21 +148,6 @@ class ValidationLoss:
         return losses.double(), correct
 
 
-def position_ranges(length: int) -> list[tuple[int, int]]:
-    """The last half of a window, the quarter before it, and so on: up to `N_RANGES` ranges that cover it, in order."""
-    ends = sorted({length >> halvings for halvings in range(N_RANGES)} - {0})
-    return list(zip([0, *ends[:-1]], ends, strict=True))
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunEvaluation(ValidationResult):
-    """The result of a checkpoint on a whole split."""
-
-    step: int
-    split: str
-    perplexity: float
-
-
 def evaluate_run(
     folder: str | Path,
     *,
@@ -202,7 +156,7 @@ def evaluate_run(
     data: str | Path | None = None,
     batch_size: int | None = None,
     device: str | None = None,
-) -> RunEvaluation:
+) -> ValidationResult:
     """Evaluate a checkpoint on a whole split, in the number format of its training.
 
     UserError: no such run, checkpoint, data or split; or the data's tokens are not the model's; no batch.
@@ -238,7 +192,7 @@ def evaluate_run(
     result = evaluator.full(loaded.model)
     assert result is not None
     perplexity = math.exp(min(result.loss, 700.0))
-    return RunEvaluation(**vars(result), step=loaded.step, split=split, perplexity=perplexity)
+    return replace(result, perplexity=perplexity, step=loaded.step, split=split)
 
 
 def _data_of(record: dict[str, Any], folder: str | Path) -> str:

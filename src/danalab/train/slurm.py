@@ -29,10 +29,6 @@ class SlurmJob:
     """Flags of `danalab train`, for each run."""
     resources: slurm.Resources
     log_folder: Path
-    setup: Sequence[str] = ()
-    """Shell commands that run first, e.g. `module load cuda`."""
-    at_once: int | None = None
-    """Largest number of runs of the array that run at the same time."""
     command: Sequence[str] = slurm.COMMAND
     """The command that starts `danalab` on the cluster."""
 
@@ -65,14 +61,14 @@ class SlurmJob:
         if resources.gpus:
             options.append(f"--gpus-per-node={resources.gpus}")
         if several:
-            limit = f"%{self.at_once}" if self.at_once else ""
+            limit = f"%{resources.at_once}" if resources.at_once else ""
             options.append(f"--array=0-{len(self.runs) - 1}{limit}")
         options += [
             f"--{name}={value}" for name in ("account", "partition") if (value := getattr(resources, name))
         ]
         options += resources.options
         lines = ["#!/usr/bin/env bash", *(f"#SBATCH {option}" for option in options), "set -euo pipefail", ""]
-        lines += [f"cd {_quoted(Path.cwd())}", *self.setup, ""]
+        lines += [f"cd {_quoted(Path.cwd())}", *resources.setup, ""]
         library = _LIBRARY.read_text(encoding="utf-8").rstrip()
         lines += ["# ---- requeue ----", "", library, ""]
         lines += [

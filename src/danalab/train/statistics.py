@@ -134,18 +134,16 @@ class SignalToNoise(RowsCallback):
         self._optimizer: Any = context.optimizer
         self._whole_states = partial(context.strategy.whole_states, context.optimizer)
         self._states = [name for name in STATES if next(self._whole_states(name), None) is not None]
+        if not hasattr(context.optimizer, "coefficients") or "exp_avg_sq" not in self._states:
+            self._states = []  # there is no such ratio
 
-    @classmethod
-    def build(cls, context: CallbackContext) -> "SignalToNoise | None":
-        """Starts for log-time optimizers that keep the second moment, without which there is no such ratio."""
-        if not hasattr(context.optimizer, "coefficients"):
-            return None
-        callback = cls(context)
-        return callback if "exp_avg_sq" in callback._states else None
+    def on_start(self, step: int) -> None:
+        if self._states:
+            super().on_start(step)
 
     @torch.no_grad()
     def after_update(self, step: int) -> None:
-        if not self.context.spec.is_logged(step):
+        if not self._states or not self.context.spec.is_logged(step):
             return
         groups = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
         t = torch.as_tensor(float(self._optimizer.coefficients()["t"]))

@@ -11,21 +11,13 @@ from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.run.metrics import scalars
 
 
-class Mirror(Callback):
-    """Sends rows to a tracker, from the rank that writes."""
-
-    @classmethod
-    def build(cls, context: CallbackContext) -> "Mirror | None":
-        return cls(context) if context.writes else None
-
-
-class WandbMirror(Mirror):
+class WandbMirror(Callback):
     """A resumed run keeps its id, and rows that are repeated after a restart replace the old ones.
 
     Settings that are not given are wandb's own variables ($WANDB_PROJECT, ...).
     """
 
-    name = "wandb"
+    name, rank0_only = "wandb", True
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
@@ -70,10 +62,10 @@ class WandbMirror(Mirror):
             self._run = None
 
 
-class TensorBoardMirror(Mirror):
+class TensorBoardMirror(Callback):
     """A resumed run hides what the earlier job wrote past the resumed step."""
 
-    name = "tensorboard"
+    name, rank0_only = "tensorboard", True
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)

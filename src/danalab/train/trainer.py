@@ -97,7 +97,7 @@ class Trainer:
                 while (status := self._why_end()) is None:
                     start = time.perf_counter()
                     batch = next(batches)
-                    self.time.interval.data_wait += time.perf_counter() - start
+                    self.time.interval["data_wait"] += time.perf_counter() - start
                     logged = self.spec.is_logged(self.step + 1)
                     result = self._make_step(batch, logged)
                     if self.step == self._first_step + 1:
@@ -106,7 +106,7 @@ class Trainer:
                     if logged:
                         self._record(result)
                     if self.spec.is_saved(self.step):
-                        self.time.interval.save_wait += self.save()
+                        self.time.interval["save_wait"] += self.save()
                     self.saver.poll()
                     if self.spec.gc_interval and self.step % self.spec.gc_interval == 0:
                         gc.collect()
@@ -149,7 +149,7 @@ class Trainer:
         self.driver.optimizer.zero_grad()
         self._last = result
         self.step += 1
-        self.time.interval.steps += 1
+        self.time.interval["steps"] += 1
         return result
 
     def _start_callbacks(self) -> None:
@@ -214,7 +214,7 @@ class Trainer:
             is_best = self.logbook.is_best()
             self.logbook.write_pending()
             if is_best and (self.spec.keep_best or self.spec.patience):
-                self.time.interval.save_wait += self.save(name="best")
+                self.time.interval["save_wait"] += self.save(name="best")
 
     def _evaluate(self, *, final: bool) -> bool:
         """Evaluate, for the row that waits or for the summary; False where a stop came first."""

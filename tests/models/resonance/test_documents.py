@@ -52,8 +52,8 @@ def test_documents_of_any_lengths_are_put_back_where_they_were(lengths):
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"conv_width": 4, "learned_positions": True}, {"mixer": "none", "num_frequencies": None}],
-    ids=["plain", "convolution-and-positions", "no-mixer"],
+    [{}, {"learned_positions": True}, {"mixer": "none", "num_frequencies": None}],
+    ids=["plain", "positions", "no-mixer"],
 )
 def test_logits_of_a_document_are_those_of_the_document_alone(more, short):
     model = model_of(**more)
@@ -84,7 +84,7 @@ def test_what_stands_before_a_document_does_not_matter_and_without_the_mask_it_d
 def test_gradients_are_those_of_the_documents_alone(mode, short):
     lengths = [9, 33, 2]
     row = [document(length, seed) for seed, length in enumerate(lengths)]
-    model = model_of(conv_width=4)
+    model = model_of()
     sum(model(each[None]).sin().sum() for each in row).backward()
     alone = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()

@@ -11,10 +11,10 @@ from torch import nn
 
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model, load_canonical
-from danalab.models.canonical import canonical_arrays
 from danalab.models.config import SIZES, resonance_sizes
 from danalab.scaling import flops_per_token, parameter_count
 from decoding import greedy
+from models.weights import canonical_arrays
 
 
 def config(d_model=32, n_layers=2, vocab_size=61, seq_len=300, modes=2, groups=4):

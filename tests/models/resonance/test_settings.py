@@ -1,4 +1,4 @@
-"""What a resonance model has on demand: a table of positions, and a short convolution before its oscillators."""
+"""What a resonance model has on demand: a table of positions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ from danalab.scaling import flops_per_token, parameter_count
 from decoding import greedy
 
 SIZES = ("resonance", 32, 2, 4, 8, 64, 61, 40)
-SETTINGS = {
-    "table": {"learned_positions": True},
-    "convolution": {"conv_width": 4},
-    "both": {"learned_positions": True, "conv_width": 4},
-    "pair": {"conv_width": 2},
-}
+SETTINGS = {"table": {"learned_positions": True}}
 
 
 def config(**settings):
@@ -35,7 +30,7 @@ class TestEach:
     def test_the_formula_counts_what_is_built_and_every_weight_learns(self, settings):
         shape, row = config(**settings), random_tokens(2, 41)
         model = build_model(shape)
-        more = 40 * 32 * bool(settings.get("learned_positions")) + 2 * 32 * settings.get("conv_width", 0)
+        more = 40 * 32 * bool(settings.get("learned_positions"))
         assert model.num_parameters() == parameter_count(shape) == parameter_count(config()) + more
         assert flops_per_token(shape, 40) == flops_per_token(config(), 40)  # products only
         model(row[:, :-1], row[:, 1:])[0].backward()
@@ -87,27 +82,6 @@ def test_a_table_tells_where_in_the_row_a_token_stands():
     assert (embedded[0, 1:] - embedded[0, :-1]).abs().amax(1).min() > 0
 
 
-@torch.no_grad()
-def test_the_convolution_is_its_sum_over_the_last_tokens():
-    model = build_model(config(conv_width=4), dtype=torch.float64)
-    mixer, x = model.blocks[0].attention, torch.randn(2, 9, 32, dtype=torch.float64)
-    heard = []
-    mixer.bank.register_forward_pre_hook(lambda module, inputs: heard.append(inputs[0]))
-    mixer(x)
-    v, taps = mixer.v(x), mixer.conv.weight
-    expected = torch.zeros_like(v)
-    for t in range(9):
-        for lag in range(min(3, t) + 1):
-            expected[:, t] += taps[:, 3 - lag] * v[:, t - lag]
-    torch.testing.assert_close(heard[0], expected, rtol=0, atol=1e-12)
-
-
-def test_taps_are_not_decayed_and_the_table_is_an_embedding():
-    kinds = build_model(config(learned_positions=True, conv_width=4), device="meta").parameter_kinds()
-    assert kinds["blocks.0.attention.conv.weight"] == "vector"
-    assert kinds["position_embedding.weight"] == "embedding"
-
-
 def test_text_longer_than_the_table_is_refused():
     model = build_model(config(learned_positions=True))
     with pytest.raises(UserError, match="41 tokens are more than the model's seq_len 40"):
@@ -125,10 +99,8 @@ def test_text_longer_than_the_table_is_refused():
             {"learned_positions": True, "seq_len": 32769},
             "at most 32768 rows, but the context length is 32769",
         ),
-        ({"conv_width": 1}, "--conv-width 1: 0 .none., or at least 2 tokens"),
-        ({"conv_width": -4}, "--conv-width -4"),
-        ({"conv_width": 4, "mixer": "none"}, "--mixer none has no oscillators"),
-        ({"conv_width": 4, "arch": "enoki"}, "only with --arch resonance .here it is enoki"),
+        ({"num_frequencies": 4, "mixer": "none"}, "--mixer none has no oscillators"),
+        ({"num_frequencies": 4, "arch": "enoki"}, "only with --arch resonance .here it is enoki"),
         ({"learned_positions": True, "arch": "llama"}, "only resonance lets it be chosen .here it is llama"),
         ({"learned_positions": False, "arch": "gpt"}, "only resonance lets it be chosen .here it is gpt"),
     ],
@@ -139,15 +111,13 @@ def test_what_cannot_be_meant_is_refused(settings, message):
         ModelConfig(**{**dict(zip(names, SIZES, strict=True)), **settings})
 
 
-def test_the_plan_counts_both_and_says_so(capsys):
+def test_the_plan_counts_it_and_says_so(capsys):
     shape = ["--arch", "resonance", "--size", "small", "--seq-len", "32768"]
-    settings = ["--learned-positions", "--conv-width", "4"]
+    settings = ["--learned-positions"]
     assert main(["plan", *shape, "--json", *settings]) == 0
-    more = 32768 * 512 + 8 * 4 * 512
+    more = 32768 * 512
     assert json.loads(capsys.readouterr().out)["exact_params"] == 48_641_536 + more
     assert main(["plan", *shape, *settings]) == 0
-    assert "behind convolutions of 4 tokens, learned positions" in capsys.readouterr().out
+    assert "oscillators a channel, learned positions" in capsys.readouterr().out
     assert main(["plan", *shape[:-1], "40000", *settings]) == 2
     assert "at most 32768 rows" in capsys.readouterr().err
-    assert main(["plan", "--heads", "4", "--conv-width", "4"]) == 2
-    assert "only with --arch resonance" in capsys.readouterr().err

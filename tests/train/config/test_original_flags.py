@@ -15,7 +15,7 @@ from train.config.test_config import Words
 
 
 def config(words: str) -> TrainConfig:
-    return parse(TrainConfig, words.split(), prog="danalab train", description="").flags
+    return parse(TrainConfig, words.split(), "danalab train")
 
 
 def test_the_direct_command_of_the_guide_is_read_whole(monkeypatch):

@@ -46,15 +46,9 @@ def hollow(file):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("damage", "gap"),
-    [
-        (delete, {"rows": 6, "after_step": 0, "before_step": 10}),
-        pytest.param(cut, {"rows": 2, "after_step": 6, "before_step": 10}, marks=pytest.mark.slow),
-        pytest.param(hollow, {"rows": 2, "after_step": 2, "before_step": 8}, marks=pytest.mark.slow),
-        pytest.param(zero, None, marks=pytest.mark.slow),
-    ],
+    "damage", [delete, *(pytest.param(f, marks=pytest.mark.slow) for f in (cut, hollow, zero))]
 )
-def test_a_hole_in_the_metrics_is_noticed_said_and_recorded_at_resume(tiny, half, caplog, damage, gap):
+def test_a_hole_in_the_metrics_is_noticed_and_said_at_resume(tiny, half, caplog, damage):
     folder, expected = half
     damage(folder / "metrics.jsonl")
     train(tiny(iterations_to_run=5))
@@ -63,18 +57,7 @@ def test_a_hole_in_the_metrics_is_noticed_said_and_recorded_at_resume(tiny, half
     train(tiny())
     assert "missing or damaged" not in caplog.text  # said once
     assert torch.equal(weights(folder), expected)
-    summary = open_run(folder).summary
-    assert summary is not None
-    (found,) = summary["metrics_gaps"]
-    assert found == gap or (gap is None and found["rows"] >= 1)
     assert [row["step"] for row in read_rows(folder / "metrics.jsonl")][-5:] == [12, 14, 16, 18, 20]
-
-
-@pytest.mark.slow
-def test_an_undamaged_run_records_no_gap(tiny, half, caplog):
-    train(tiny())
-    assert "missing" not in caplog.text
-    assert "metrics_gaps" not in (open_run(half[0]).summary or {})
 
 
 @pytest.mark.sample(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from danalab.train.run import logbook
-from danalab.train.run.logbook import LogInterval, Stopwatch
+from danalab.train.run.logbook import Stopwatch
 
 
 class Clock:
@@ -28,7 +28,7 @@ def test_what_is_left_out_counts_neither_in_all_nor_in_the_interval(clock):
     with watch.leaving_out():
         clock.now += 50
     clock.now += 3
-    assert watch.take_interval() == LogInterval(seconds=5)
+    assert watch.take_interval() == {"seconds": 5}
     assert watch.seconds == 5
 
 
@@ -38,10 +38,10 @@ def test_intervals_begin_anew_and_the_whole_goes_on_from_earlier_jobs(clock):
     clock.now += 7
     watch.start()
     clock.now += 2
-    watch.interval.steps += 4
-    assert watch.take_interval() == LogInterval(steps=4, seconds=2)
+    watch.interval["steps"] += 4
+    assert watch.take_interval() == {"steps": 4, "seconds": 2}
     clock.now += 1
     watch.tick()
     clock.now += 1
-    assert watch.take_interval() == LogInterval(seconds=2)
+    assert watch.take_interval() == {"seconds": 2}
     assert watch.seconds == 1004

@@ -6,62 +6,194 @@ field that is a mapping takes NAME=VALUE words; for `optimizer_settings` the fla
 
 import argparse
 import dataclasses
+import inspect
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from danalab.cli._shared.options import Option, docstrings, help_text, options_of
 from danalab.cli._shared.original import translate
 from danalab.errors import UserError, nearest
 from danalab.files import expand_home, read_yaml, require_unique, to_yaml
-from danalab.train.config.fields import flag, plain, validated
+from danalab.train.config.fields import field_types, flag, leaf_types, plain, validated
 
-_TRUE = {"true", "1", "yes", "on"}
-_FALSE = {"false", "0", "no", "off"}
-_NEGATIVE = re.compile(r"-\.?\d[\d.eE+-]*")
+T = TypeVar("T")
+_BOOLEANS = {"true", "1", "yes", "on", "false", "0", "no", "off"}
+
+
+class Answer(NamedTuple):
+    """What a verb with the flag --json found: `facts` for --json, `lines` for people, and the exit code."""
+
+    facts: Any
+    lines: Sequence[str]
+    code: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Parsed:
-    """The result of parsing a command line."""
+class Option:
+    """One flag."""
 
-    flags: Any
-    print_config: bool
+    name: str
+    """Name of the field."""
+    flag: str
+    metavar: str
+    help: str
+    section: str
+    """Heading in `--help-all`."""
+    is_switch: bool
+    is_mapping: bool
+    """Whether its values are NAME=VALUE."""
+    many: bool
+    """Whether it takes several values."""
+    positional: bool
+    shown: bool
+    """Whether `--help` lists it; `--help-all` lists all."""
+    aliases: tuple[str, ...]
 
-    def as_yaml(self, resolved: Mapping[str, Any] | None = None) -> str:
-        """The configuration as YAML that `--config` reads; `resolved` replaces automatic values."""
-        shown = [field.name for field in dataclasses.fields(self.flags) if not field.metadata.get("hidden")]
-        return to_yaml(plain({name: (resolved or {}).get(name, getattr(self.flags, name)) for name in shown}))
 
+def options_of(flags_type: type) -> list[Option]:
+    """The flags of `flags_type` in the order of its help: arguments, its own flags, those of its bases, sections.
 
-def parse(flags_type: type, arguments: list[str], *, prog: str, description: str) -> Parsed:
-    """Parse `arguments` into a `flags_type`. UserError: a bad value, unknown flags (with the nearest) or YAML keys."""
-    options = options_of(flags_type)
-    trains = any(option.name == "opt" for option in options)
-    given = _parse_words(options, translate(arguments) if trains else arguments, prog)
-    if given.keys() & {"help", "help_all"}:
-        helps = docstrings(flags_type)
-        options = [
-            dataclasses.replace(option, help=option.help or helps.get(option.name, "")) for option in options
-        ]
-        print(help_text(options, prog, description, everything="help_all" in given))
-        raise SystemExit(0)
-    where, names = f"--config {given.get('config')}", {option.name: option for option in options}
-    from_file = _read_file(expand_home(given["config"])) if "config" in given else {}
-    for key in from_file:
-        if key not in names:
-            raise UserError(f"{where}: unknown key '{key}'{nearest(key, names)}")
-    from_words = {name: given[name] for name in names if name in given}
-    for name, words in from_words.items():
-        if names[name].is_mapping:
-            from_words[name] = {**(from_file.get(name) or {}), **_assignments(names[name].flag, words)}
-    values = validated(flags_type, from_file, where) | validated(flags_type, from_words)
+    `--help` lists those of its attribute `main`, else those of no section and those of sections that are marked so.
+    """
+    options, main = [], getattr(flags_type, "main", ())
+    classes = [base for base in flags_type.__mro__ if dataclasses.is_dataclass(base)]
     for field in dataclasses.fields(flags_type):
+        if not field.init or field.metadata.get("hidden"):
+            continue
+        hint = field_types(flags_type)[field.name]
+        types = leaf_types(hint)
+        declared = [base for base in classes if field.name in inspect.get_annotations(base)]
+        section = "" if declared[0] is flags_type else getattr(declared[0], "title", "")
+        helps = [base.__dataclass_fields__[field.name].metadata.get("help") for base in declared]
+        option = Option(
+            name=field.name,
+            flag="--set" if field.name == "optimizer_settings" else flag(field.name),
+            metavar=_metavar(hint, types),
+            help=_with_default(next(filter(None, helps), ""), field.default),
+            section=section,
+            is_switch=types <= {bool, type(None)},
+            is_mapping=dict in types,
+            many="tuple[" in str(hint) or dict in types,
+            positional="positional" in getattr(hint, "__metadata__", ()),
+            shown=field.name in main if main else field.metadata.get("main", False) or not section,
+            aliases=tuple(map(flag, field.metadata.get("aliases", ()))),
+        )
+        place = (not option.positional, bool(section), 0 if section else classes.index(declared[0]))
+        options.append((place, option))
+    return [option for _, option in sorted(options, key=lambda pair: pair[0])]
+
+
+def _metavar(hint: Any, types: frozenset[Any]) -> str:
+    if dict in types:
+        return "NAME=VALUE"
+    if choices := re.search(r"Literal\[(.*?)\]", str(hint)):
+        return "{" + choices[1].replace("'", "").replace(" ", "") + "}"
+    words = ((int, "INT"), (float, "NUMBER"), (Path, "PATH"))
+    return next((word for kind, word in words if kind in types), "TEXT")
+
+
+def _with_default(text: str, default: Any) -> str:
+    """Help, with the default where the help does not speak of it."""
+    unsaid = default is None or default is False or default in ((), "", dataclasses.MISSING)
+    if unsaid or "default" in text.lower():
+        return text
+    values = default if isinstance(default, tuple) else [default]
+    shown = " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+    return f"{text} (default: {'yes' if default is True else shown})"
+
+
+# ---- words ----
+
+
+def parse(flags_type: type[T], words: Sequence[str], prog: str) -> T:
+    """The `flags_type` of the words. UserError: a bad value, unknown flags (with the nearest) or keys of YAML."""
+    options = {option.name: option for option in options_of(flags_type)}
+    given = _parsed(list(options.values()), translate(words) if "opt" in options else words, prog)
+    file = given.pop("config", None)
+    where = f"--config {file}"
+    from_file = {} if file is None else _read_file(expand_home(file))
+    for key in from_file:
+        if key not in options:
+            raise UserError(f"{where}: unknown key '{key}'{nearest(key, options)}")
+    for name in given:
+        if options[name].is_mapping:
+            given[name] = {**(from_file.get(name) or {}), **_assignments(options[name].flag, given[name])}
+    values = validated(flags_type, from_file, where) | validated(flags_type, given)
+    for field in dataclasses.fields(flags_type):  # pyright: ignore[reportArgumentType]
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if field.init and required and field.name not in values:
-            what = field.name.upper() if names[field.name].positional else flag(field.name)
+            what = field.name.upper() if options[field.name].positional else flag(field.name)
             raise UserError(f"{what} is needed; see {prog} --help")
-    return Parsed(flags_type(**values), "print_config" in given)
+    return flags_type(**values)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        message = re.sub(r"^argument ([^\s/]+)\S*: expected .*", r"\1 needs a value", message)
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def _parsed(options: list[Option], words: Sequence[str], prog: str) -> dict[str, Any]:
+    """Values by field name, as text; what follows `--` is for the argument. UserError: words that no option takes."""
+    end = words.index("--") if "--" in words else len(words)
+    words, rest = _joined(options, words[:end]), list(words[end + 1 :])
+    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument("--config")
+    for option in options:
+        flags = (option.flag, *option.aliases)
+        if option.positional:  # also takes its flag
+            nargs, action = ("*", "extend") if option.many else ("?", "store")
+            parser.add_argument(option.name, nargs=nargs, action=action)
+        if option.many:
+            parser.add_argument(*flags, dest=option.name, nargs="*", action="extend")
+        else:
+            parser.add_argument(*flags, dest=option.name)
+        if option.is_switch:
+            negated = ["--no-" + spelling.lstrip("-") for spelling in flags]
+            parser.add_argument(*negated, dest=option.name, action="store_const", const="false")
+    found, extra = parser.parse_known_intermixed_args(words)
+    given = {name: value for name, value in vars(found).items() if value is not None}
+    last = next((option.name for option in options if option.positional and option.many), None)
+    if rest and last is not None:
+        given[last] = [*given.get(last, []), *rest]
+    elif rest:
+        extra += ["--"]
+    if extra:
+        _refuse(extra, [option.flag for option in options if not option.positional], prog)
+    return given
+
+
+def _joined(options: list[Option], words: Sequence[str]) -> list[str]:
+    """Words with hyphens in their flags, and values that argparse would not take in them: --json=true, --lr=-1."""
+    taking = {spelling: option for option in options for spelling in (option.flag, *option.aliases)}
+    result: list[str] = []
+    for word in words:
+        option = taking.get(result[-1]) if result else None
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            result.append(name.replace("_", "-") + equals + value)
+        elif option and (word.lower() in _BOOLEANS if option.is_switch else _is_negative(option, word)):
+            result[-1] += f"={word}"
+        else:
+            result.append(word)
+    return [f"{word}=true" if word in taking and taking[word].is_switch else word for word in result]
+
+
+def _is_negative(option: Option, word: str) -> bool:
+    return not option.many and re.fullmatch(r"-\.?\d[\d.eE+-]*", word) is not None
+
+
+def _refuse(extra: Sequence[str], flags: list[str], prog: str) -> NoReturn:
+    """Name all unknown flags at once, each with the nearest spelling."""
+    unknown = list(dict.fromkeys(word.partition("=")[0] for word in extra if re.match("--.", word)))
+    if not unknown:
+        raise UserError(f"unexpected argument '{extra[0]}'; see {prog} --help")
+    known = [flag.lstrip("-") for flag in flags]  # compared without the dashes, which all share
+    hints = [nearest(word.lstrip("-"), known).replace("'", "--", 1).replace("'", "") for word in unknown]
+    named = ", ".join(word + hint for word, hint in zip(unknown, hints, strict=True))
+    more = "; a setting of the optimizer is given by --set NAME=VALUE" if "set" in known else ""
+    raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {prog} --help-all{more}")
 
 
 def _assignments(flag: str, words: Sequence[str]) -> dict[str, Any]:
@@ -86,94 +218,54 @@ def _value(text: str) -> Any:
     return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        message = re.sub(r"^argument (\S+): expected .*", r"\1 needs a value", message.replace("/--help", ""))
-        raise UserError(f"{message}; see {self.prog.split(' [')[0]} --help")
-
-
-def _parse_words(options: list[Option], words: list[str], prog: str) -> dict[str, Any]:
-    """Values by field name, as text. UserError: words that no option takes."""
-    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    for name in ("--help", "--help-all", "--print-config"):
-        parser.add_argument(name, dest=name.strip("-").replace("-", "_"), action="store_true")
-    parser.add_argument("--config")
-    for option in options:
-        if option.positional:
-            parser.add_argument(option.name, nargs="*" if option.many else "?")
-        elif option.many:
-            parser.add_argument(option.flag, dest=option.name, nargs="*", action="extend")
-        else:
-            parser.add_argument(option.flag, dest=option.name)
-    found, extra = parser.parse_known_intermixed_args(_normalised(options, words))
-    given = {name: value for name, value in vars(found).items() if value is not None}
-    if not given.keys() & {"help", "help_all"}:
-        _refuse_unknown(extra, options, prog)
-    return given
-
-
-def _normalised(options: list[Option], words: list[str]) -> list[str]:
-    """Words in one spelling: hyphens, our names for others' flags, switches and negative numbers as --flag=value."""
-    by_flag = {option.flag: option for option in options if not option.positional}
-    aliases = {
-        f"--{name}": option.flag + equals + value
-        for option in options
-        for name, equals, value in (alias.partition("=") for alias in option.aliases)
-    }
-    result: list[str] = []
-    pending = list(reversed(words))
-    while pending:
-        word = pending.pop()
-        typed, equals, value = word.partition("=")
-        spelled = typed.replace("_", "-")
-        spelled = aliases.get(spelled, spelled)
-        negated = spelled.startswith("--no-") and spelled not in by_flag
-        if negated:
-            spelled = aliases.get(f"--{spelled[5:]}", f"--{spelled[5:]}")
-        option = by_flag.get(spelled)
-        if typed.startswith("--") and "=" in spelled:
-            result.append(spelled)
-        elif option is None or (negated and not option.is_switch):
-            result.append(word)  # a value, or refused later as it was typed
-        elif option.is_switch:
-            if not equals:
-                value = pending.pop() if pending and pending[-1].lower() in _TRUE | _FALSE else "true"
-            if value.lower() not in _TRUE | _FALSE:
-                raise UserError(f"{typed} {value!r}: true or false is expected")
-            result.append(f"{spelled}={str((value.lower() in _TRUE) != negated).lower()}")
-        elif not equals and not option.many and pending and _NEGATIVE.fullmatch(pending[-1]):
-            result.append(f"{spelled}={pending.pop()}")  # argparse would take -1e-3 for a flag
-        else:
-            result.append(spelled + equals + value)
-    return result
+# ---- files and help ----
 
 
 def _read_file(file: str) -> dict[str, Any]:
     try:
         loaded = read_yaml(file)
-    except UserError as error:
-        raise UserError(f"--config {error}") from error
-    loaded = {} if loaded is None else loaded
-    if not isinstance(loaded, dict):
-        raise UserError(
-            f"--config {file}: a mapping of names to values is expected, not {type(loaded).__name__}"
-        )
-    names = [str(key).replace("-", "_") for key in loaded]
-    try:
+        loaded = {} if loaded is None else loaded
+        if not isinstance(loaded, dict):
+            raise UserError(f"a mapping of names to values is expected, not {type(loaded).__name__}")
+        names = [str(key).replace("-", "_") for key in loaded]
         require_unique(names)
     except ValueError as error:
-        raise UserError(f"--config {file}: {error}") from error
+        raise UserError(f"--config {file}: {str(error).removeprefix(f'{file}: ')}") from error
     return dict(zip(names, loaded.values(), strict=True))
 
 
-def _refuse_unknown(extra: Sequence[str], options: list[Option], prog: str) -> None:
-    """Name all unknown flags at once, each with the nearest spelling."""
-    unknown = list(dict.fromkeys(word.partition("=")[0] for word in extra if word.startswith("--")))
-    known = [option.flag.lstrip("-") for option in options if not option.positional]
-    if unknown:  # compared without the dashes, which all flags share
-        hints = [nearest(word.lstrip("-").replace("_", "-"), known).replace("'", "--", 1) for word in unknown]
-        named = ", ".join(word + hint.replace("'", "") for word, hint in zip(unknown, hints, strict=True))
-        more = "; a setting of the optimizer is given by --set NAME=VALUE" if "set" in known else ""
-        raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {prog} --help-all{more}")
-    if extra:
-        raise UserError(f"unexpected argument '{extra[0]}'; see {prog} --help")
+def as_yaml(flags: Any, resolved: Mapping[str, Any]) -> str:
+    """The configuration as YAML that `--config` reads; `resolved` replaces automatic values."""
+    shown = [field.name for field in dataclasses.fields(flags) if not field.metadata.get("hidden")]
+    return to_yaml(plain({name: resolved.get(name, getattr(flags, name)) for name in shown}))
+
+
+def help_text(flags_type: type, prog: str, description: str, *, everything: bool) -> str:
+    """The text that --help prints; with `everything`, --help-all."""
+    options = options_of(flags_type)
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        add_help=False,
+        description=description,
+        usage=" ".join([prog, *(option.name.upper() for option in options if option.positional), "[flags]"]),
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110),
+    )
+    listed = [option for option in options if everything or option.shown]
+    groups: dict[str, Any] = {}
+    for option in listed:
+        title = (everything and option.section) or "flags"
+        group = groups.setdefault(title, None) or parser.add_argument_group(title)
+        groups[title], text = group, option.help.replace("%", "%%")
+        if option.positional:
+            group.add_argument(option.name, metavar=option.name.upper(), help=text)
+        elif not option.is_switch:
+            group.add_argument(option.flag, metavar=option.metavar, help=text)
+        else:
+            both = [option.flag, *(["--no-" + option.flag[2:]] if "default" in text.lower() else [])]
+            group.add_argument(*both, action="store_true", help=text)
+    hidden = len(options) - len(listed)
+    parser.epilog = f"{hidden} more flags: {prog} --help-all. " if hidden else ""
+    parser.epilog += (
+        "--config FILE.yaml reads flags from a file, --print-config prints them, --debug shows tracebacks."
+    )
+    return parser.format_help()

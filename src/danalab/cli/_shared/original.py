@@ -36,7 +36,15 @@ def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.e
     translated: list[str] = []
     named: dict[str, str] = {}
     known = {*NO_EFFECT, *NAMES, *ONLY, *ENVIRONMENT, *OPTIMIZER}
-    known |= {"scaling-rule", "checkpoint-every-n", "moe", "model", "arch", "activation-checkpointing"}
+    known |= {
+        "no-amp",
+        "scaling-rule",
+        "checkpoint-every-n",
+        "moe",
+        "model",
+        "arch",
+        "activation-checkpointing",
+    }
     pending = list(reversed(words))
     while pending:
         word = pending.pop()
@@ -52,7 +60,9 @@ def translate(words: Sequence[str], environment: MutableMapping[str, str] = os.e
             raise UserError(f"{flag} {value}: {ONLY[name][1]}; leave it out")
         if name in NO_EFFECT:
             print(f"danalab: {flag} is ignored: {NO_EFFECT[name]}", file=sys.stderr)
-        if name in OPTIMIZER:
+        if name == "no-amp":
+            translated.append("--dtype=float32")
+        elif name in OPTIMIZER:
             translated.append(f"--set={OPTIMIZER[name]}={value}")
         elif name in ENVIRONMENT:
             environment[ENVIRONMENT[name]] = value

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from danalab.cli._shared.options import JsonFlags
+from annotated_types import Gt, Le
+
 from danalab.errors import UserError
-from danalab.train.config.fields import Count, Positive, flag
+from danalab.train.config.fields import Count, JsonFlags, Positive, flag, setting
 from danalab.train.system.slurm import Resources
 
 if TYPE_CHECKING:
@@ -15,55 +16,57 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResourceFlags(Resources):
-    """Resources of a job."""
+class SweepFlags(JsonFlags, Resources):
+    """Flags that sweeps and ladders share; the resources are those of each run, where the executor is slurm."""
 
-    title: ClassVar[str] = "SLURM"
-    last: ClassVar[float] = True
+    title: ClassVar[str] = ""
 
-    setup: tuple[str, ...] = ()
-    """Shell commands that run first: --setup "module load cuda"."""
-    at_once: Count | None = None
-    """Largest number of runs of an array that run at the same time; default all."""
+    executor: Literal["pool", "slurm"] = setting(
+        "pool", "pool: processes side by side; slurm: array jobs, one run per task."
+    )
+    jobs: Count | None = setting(None, "Runs at a time of the pool; default one a core, or one a GPU.")
+    dry_run: bool = setting(
+        False,
+        "Print the runs with their tokens, FLOPs and hours, and stop; slurm: also write the scripts, submit nothing.",
+    )
+    collect: bool = setting(False, "Gather the rows of the folder and stop.")
+    wait: bool = setting(
+        False,
+        "slurm: wait until no run is queued, then continue; otherwise start the same command again later.",
+    )
+    gpu: str | None = setting(
+        None, "With --dry-run: hours on this accelerator (h100, a100, ...); default by the finished runs."
+    )
+    mfu: Annotated[float, Gt(0), Le(1)] = setting(0.4, "With --gpu: share of its peak that training reaches.")
+    dollars_per_hour: Positive | None = setting(
+        None, "Price of a device, for a column of costs [$/hour]; default in plans a rough one of --gpu."
+    )
 
-    def resources(self) -> Resources:
-        """The part that every job script has."""
-        return Resources(**{field.name: getattr(self, field.name) for field in fields(Resources)})
+    def check(self) -> None:
+        super().check()
+        for name in (*(field.name for field in fields(Resources)), "wait"):
+            if self.executor != "slurm" and getattr(self, name) != getattr(SweepFlags, name):
+                raise UserError(f"{flag(name)}: is for --executor slurm, not {self.executor}")
+        if self.executor == "slurm" and self.jobs is not None:
+            raise UserError(f"--jobs {self.jobs}: is for --executor pool; slurm has --at-once")
+        if self.gpu is not None and not self.dry_run:
+            raise UserError(f"--gpu {self.gpu}: is for --dry-run; finished runs have their own hours")
 
+    def runner(self, folder: Path) -> "Runner":
+        """What makes the runs of a folder."""
+        from danalab.experiments.runs import Runner
+        from danalab.experiments.slurm import SlurmRunner
 
-@dataclass(frozen=True, kw_only=True)
-class ClusterFlags(ResourceFlags):
-    """Resources of each run, where the executor is slurm."""
-
-    last: ClassVar[float] = True
-
-    wait: bool = False
-    """Wait until no run is queued, then continue; otherwise start the same command again later."""
-    poll_seconds: Positive = 60.0
-    """Interval at which --wait asks the queue [s]."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostFlags:
-    """From FLOPs to hours and money."""
-
-    last: ClassVar[float] = True
-
-    gpu: str | None = None
-    """With --dry-run and --estimate: hours on this accelerator (h100, a100, ...); default by the finished runs."""
-    mfu: float = 0.4
-    """With --gpu: share of its peak that training reaches."""
-    dollars_per_hour: float | None = None
-    """Price of a device, for a column of costs [$/hour]; default in plans a rough one of --gpu."""
+        if self.executor == "slurm":
+            return SlurmRunner(folder, self, wait=self.wait)
+        return Runner(folder, self.jobs)
 
     @property
     def price(self) -> float | None:
         """Price of a device [$/hour]: as given, else a rough one of --gpu."""
         from danalab.hardware import named
 
-        if self.dollars_per_hour is not None or self.gpu is None:
-            return self.dollars_per_hour
-        return named(self.gpu).dollars_per_hour
+        return self.dollars_per_hour or (None if self.gpu is None else named(self.gpu).dollars_per_hour)
 
     def rate(self, folder: Path) -> "tuple[Rate | None, str]":
         """(FLOP/s of a device, source of the number)."""
@@ -73,48 +76,7 @@ class CostFlags:
         if self.gpu is not None:
             return accelerator_rate(self.gpu, self.mfu), f"{self.gpu.upper()} at {self.mfu:.0%} of its peak"
         file = ladder_file(folder)
-        rows = read_ladder(file) if file is not None and file.stat().st_size else []
-        rate = measured_rate(rows)
+        rate = measured_rate(read_ladder(file)) if file is not None and file.stat().st_size else None
         if rate is None:
             return None, "no run is finished: use --gpu NAME for hours"
         return rate, f"as the finished runs in {folder}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepFlags(CostFlags, ClusterFlags, JsonFlags):
-    """Flags that sweeps and ladders share."""
-
-    last: ClassVar[float] = 0.5
-
-    executor: Literal["pool", "slurm"] = "pool"
-    """pool: processes side by side; slurm: array jobs, one run per task."""
-    jobs: int | None = None
-    """Runs at a time of the pool; default one a core, or one a GPU."""
-    dry_run: bool = False
-    """Print the runs with their tokens, FLOPs and hours, and stop; slurm: also write the scripts, submit nothing."""
-    collect: bool = False
-    """Gather the rows of the folder and stop."""
-
-    def runner(self, folder: Path) -> "Runner":
-        """What makes the runs in a folder."""
-        from danalab.experiments.runs import Runner
-        from danalab.experiments.slurm import SlurmRunner
-
-        if self.executor == "pool":
-            return Runner(folder, self.jobs)
-        names = ("setup", "at_once", "wait", "poll_seconds")
-        return SlurmRunner(folder, self.resources(), **{name: getattr(self, name) for name in names})
-
-    def require_effect(self, is_plan: bool) -> None:
-        """Refuse flags without effect."""
-        for field in fields(ClusterFlags):
-            if self.executor != "slurm" and getattr(self, field.name) != field.default:
-                raise UserError(f"{flag(field.name)}: is for --executor slurm, not {self.executor}")
-        if self.gpu is not None and not is_plan:
-            raise UserError(f"--gpu {self.gpu}: is for plans (--dry-run); finished runs have their own hours")
-        if self.mfu != CostFlags.mfu and self.gpu is None:
-            raise UserError(f"--mfu {self.mfu:g}: is for --gpu NAME")
-        if self.dollars_per_hour is not None and not self.dollars_per_hour > 0:
-            raise UserError(f"--dollars-per-hour is {self.dollars_per_hour:g}; it must be positive [$/hour]")
-        if self.jobs is not None and (self.jobs < 1 or self.executor != "pool"):
-            raise UserError(f"--jobs {self.jobs}: at least 1, and for --executor pool (slurm has --at-once)")

@@ -155,7 +155,7 @@ class NativeWeights:
     def _layer(self, block: Any, config: Any) -> Any:
         block = cast(Block, block)
         layer = LayerStruct(mixer_norm=self._norm(block.attention_norm), mlp_norm=self._norm(block.mlp_norm))
-        mixer = block.mixer
+        mixer = block.attention
         if isinstance(mixer, Attention):
             self._attention(layer, mixer, config)
         elif isinstance(mixer, GatedDeltaNet):
@@ -202,9 +202,6 @@ class NativeWeights:
         layer.out = self._matrix([mixer.out.weight])
         layer.mixer, layer.modes = OSCILLATORS, 0 if bank is None else bank.modes
         state = 2 * layer.modes * _padded(d, self._lanes)
-        if mixer.conv is not None:
-            layer.taps, layer.taps_size = self._floats(mixer.conv.weight.T), mixer.conv.size
-            state += (mixer.conv.size - 1) * d
         if bank is not None:
             gamma, omega = bank.damping_and_frequency(torch.float32)
             poles = torch.polar((-gamma).exp(), omega).repeat_interleave(d // bank.groups, 0)

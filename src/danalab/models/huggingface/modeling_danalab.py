@@ -15,6 +15,31 @@ from torch.nn import functional as F
 from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+DEFAULTS: dict[str, Any] = {
+    "d_model": 64,
+    "n_layers": 1,
+    "n_heads": 1,
+    "n_kv_heads": 1,
+    "head_dim": 64,
+    "mlp_dim": 256,
+    "vocab_size": 64,
+    "seq_len": 64,
+    "norm": "layernorm",
+    "norm_eps": 1e-5,
+    "attention_gate": False,
+    "qk_norm": True,
+    "swiglu": False,
+    "rope_base": 10000.0,
+    "residual_scale": 1.0,
+    "n_experts": 0,
+    "experts_per_token": 0,  # not top_k, which transformers reads as a setting of generation
+    "expert_dim": 0,
+    "shared_dim": 0,
+    "shared_gate": False,
+    "renormalise": True,
+    "sparse_layers": [],
+}
+
 
 class DanalabConfig(PretrainedConfig):
     """danalab's ModelConfig with every default filled in."""
@@ -28,42 +53,10 @@ class DanalabConfig(PretrainedConfig):
         "max_position_embeddings": "seq_len",
     }
 
-    def __init__(
-        self,
-        d_model: int = 64,
-        n_layers: int = 1,
-        n_heads: int = 1,
-        n_kv_heads: int = 1,
-        head_dim: int = 64,
-        mlp_dim: int = 256,
-        vocab_size: int = 64,
-        seq_len: int = 64,
-        norm: str = "layernorm",
-        norm_eps: float = 1e-5,
-        attention_gate: bool = False,
-        qk_norm: bool = True,
-        swiglu: bool = False,
-        rope_base: float = 10000.0,
-        residual_scale: float = 1.0,
-        n_experts: int = 0,
-        experts_per_token: int = 0,
-        expert_dim: int = 0,
-        shared_dim: int = 0,
-        shared_gate: bool = False,
-        renormalise: bool = True,
-        sparse_layers: tuple[int, ...] = (),
-        **more: Any,
-    ):
-        self.d_model, self.n_layers, self.n_heads, self.n_kv_heads = d_model, n_layers, n_heads, n_kv_heads
-        self.head_dim, self.mlp_dim, self.vocab_size, self.seq_len = head_dim, mlp_dim, vocab_size, seq_len
-        self.norm, self.norm_eps, self.qk_norm, self.swiglu = norm, norm_eps, qk_norm, swiglu
-        self.attention_gate, self.rope_base, self.residual_scale = attention_gate, rope_base, residual_scale
-        self.n_experts, self.expert_dim, self.renormalise = n_experts, expert_dim, renormalise
-        self.experts_per_token = (
-            experts_per_token  # not top_k, which transformers reads as a setting of generation
-        )
-        self.shared_dim, self.shared_gate, self.sparse_layers = shared_dim, shared_gate, list(sparse_layers)
-        super().__init__(**more)
+    def __init__(self, **settings: Any):
+        for name, default in DEFAULTS.items():
+            setattr(self, name, settings.pop(name, default))
+        super().__init__(**settings)
 
 
 class Norm(nn.Module):
@@ -133,56 +126,41 @@ class Stack(nn.Module):
         self.weight = nn.Parameter(torch.zeros(experts, outputs, inputs))
 
 
-class Experts(nn.Module):
-    """MLPs in stacks."""
-
-    def __init__(self, config: DanalabConfig):
-        super().__init__()
-        d, wide, count = config.d_model, config.expert_dim, config.n_experts
-        self.up, self.down = Stack(count, d, wide), Stack(count, wide, d)
-        self.gate = Stack(count, d, wide) if config.swiglu else None
-
-    def forward(self, rows: Tensor, expert: int) -> Tensor:
-        up = F.linear(rows, self.up.weight[expert])
-        hidden = F.gelu(up) if self.gate is None else F.silu(F.linear(rows, self.gate.weight[expert])) * up
-        return F.linear(hidden, self.down.weight[expert])
-
-
-class Router(nn.Module):
-    """Weights and numbers of each token's experts."""
-
-    def __init__(self, config: DanalabConfig):
-        super().__init__()
-        self.map = nn.Linear(config.d_model, config.n_experts, bias=False)
-        self.top_k, self.renormalise = config.experts_per_token, config.renormalise
-
-    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        logits = F.linear(rows.float(), self.map.weight.float())
-        weights, chosen = logits.softmax(-1).topk(self.top_k, dim=-1)
-        return weights / weights.sum(-1, keepdim=True) if self.renormalise else weights, chosen
-
-
 class Mixture(nn.Module):
     """Routed experts and shared ones."""
 
     def __init__(self, config: DanalabConfig):
         super().__init__()
-        self.router, self.experts = Router(config), Experts(config)
+        d, wide, count = config.d_model, config.expert_dim, config.n_experts
+        self.router: Any = nn.ModuleDict({"map": nn.Linear(d, count, bias=False)})
+        self.experts: Any = nn.ModuleDict({"up": Stack(count, d, wide), "down": Stack(count, wide, d)})
+        if config.swiglu:
+            self.experts["gate"] = Stack(count, d, wide)
+        self.top_k, self.renormalise = config.experts_per_token, config.renormalise
         self.shared = MLP(config, config.shared_dim) if config.shared_dim else None
-        self.shared_gate = nn.Linear(config.d_model, 1, bias=False) if config.shared_gate else None
+        self.shared_gate = nn.Linear(d, 1, bias=False) if config.shared_gate else None
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
-        weights, chosen = self.router(rows)
+        logits = F.linear(rows.float(), self.router["map"].weight.float())
+        weights, chosen = logits.softmax(-1).topk(self.top_k, dim=-1)
+        weights = weights / weights.sum(-1, keepdim=True) if self.renormalise else weights
         total = torch.zeros_like(rows)
         for expert in chosen.unique().tolist():
             token, choice = torch.where(chosen == expert)
-            output = self.experts(rows[token], expert)
+            output = self.expert(rows[token], expert)
             total.index_add_(0, token, output * weights[token, choice, None].to(output.dtype))
         if self.shared is not None:
             gate = 1.0 if self.shared_gate is None else torch.sigmoid(self.shared_gate(rows))
             total = total + gate * self.shared(rows)
         return total.view_as(x)
+
+    def expert(self, rows: Tensor, number: int) -> Tensor:
+        """The output of one expert."""
+        maps = {name: stack.weight[number] for name, stack in self.experts.items()}
+        up = F.linear(rows, maps["up"])
+        hidden = F.silu(F.linear(rows, maps["gate"])) * up if "gate" in maps else F.gelu(up)
+        return F.linear(hidden, maps["down"])
 
 
 class Block(nn.Module):

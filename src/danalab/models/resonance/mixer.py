@@ -1,6 +1,6 @@
 """The mixer of a resonance block, in place of attention: a gated bank of damped oscillators, one filter per channel.
 
-    v = W_v h,  g = W_g h;   y = W_out [ SiLU(g) * bank(v) ]       (with conv_width > 0, v first passes a short filter)
+    v = W_v h,  g = W_g h;   y = W_out [ SiLU(g) * bank(v) ]
 
     gamma = e^nu,   omega = pi sigmoid(theta),   lambda = e^(-gamma + i omega),   beta = sqrt(1 - e^(-2 gamma))
     k_d(tau) = sum_r A_dr beta_r e^(-gamma_r tau) cos(omega_r tau + phi_dr),   A = e^a,   tau = 0, 1, ...
@@ -26,7 +26,6 @@ from torch.nn import functional as F
 
 from danalab.models.cache import RecurrentState
 from danalab.models.config import ModelConfig
-from danalab.models.delta_rule import ShortConvolution
 from danalab.models.layers.basic import Linear
 from danalab.models.layers.precision import full_precision
 from danalab.models.resonance import convolution
@@ -54,7 +53,6 @@ class Resonator(nn.Module):
         d = config.d_model
         self.v = Linear(d, d)
         self.g = Linear(d, d)
-        self.conv = ShortConvolution(d, config.conv_width) if config.conv_width else None
         self.bank = OscBank(d, config.n_heads, config.modes, config.seq_len) if config.modes else None
         self.out = Linear(d, d, role="residual")
 
@@ -67,8 +65,6 @@ class Resonator(nn.Module):
     ) -> Tensor:
         """[B, L, D]; arguments as of `Attention.forward`, of which `rotary` is ignored."""
         v = self.v(x_BLD)
-        if self.conv is not None:
-            v = self.conv(v, None if state is None else state.past((v,), self.conv.size - 1)[0], starts)
         if self.bank is None:
             y = v
         elif state is None:

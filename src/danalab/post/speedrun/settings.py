@@ -10,40 +10,51 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from danalab.train.config.fields import Count, PathText, Section, setting
+from danalab.train.config.fields import Count, JsonFlags, PathText, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeedrunConfig(Section):
+class SpeedrunConfig(Section, JsonFlags):
     """Settings of a speedrun."""
 
-    preset: Literal["cpu-tiny", "gpu-small", "gpu-d12"] = "cpu-tiny"
-    """Sizes of everything: cpu-tiny takes minutes on two cores and no network; gpu-small an hour, gpu-d12 hours on a
-    GPU."""
-    out: Path = setting(Path("speedrun"), kind="job")
-    """Folder for everything; the same command continues after an interruption."""
-    opt: PathText | None = None
-    """Optimizer of the base run and of mid-training, at the rate of its law; default the preset's."""
-    sft_opt: PathText | None = None
-    """Optimizer of fine-tuning; default that of mid-training."""
-    rl_opt: PathText | None = None
-    """Optimizer of reinforcement learning; default that of mid-training."""
-    seed: Annotated[int, Ge(0), Lt(2**63)] = 0
-    """Seed of the weights, of the order of all data, and of the sampling."""
-    d_model: Count | None = None
-    """Width of the base run instead of the preset's size; heads of 32, and a layer for each."""
-    iterations: Count | None = None
-    """Steps of the base run instead of the preset's."""
-    text: tuple[Path, ...] = ()
-    """Text files or folders, of several documents, for the base run instead of the preset's corpus."""
-    chats: tuple[PathText, ...] = ()
-    """Further conversations for mid-training and fine-tuning: FILE.jsonl, or tasks."""
-    nproc: Count | None = setting(None, kind="job")
-    """Processes on this machine, one for each GPU."""
-    trust_model_code: bool = setting(False, kind="job")
-    """Run the programs of the reward code where this system cannot isolate them, with the rights of your account."""
-    device: str | None = setting(None, kind="job")
-    """cpu, cuda or cuda:N; default cuda where there is one."""
+    preset: Literal["cpu-tiny", "gpu-small", "gpu-d12"] = setting(
+        "cpu-tiny",
+        "Sizes of everything: cpu-tiny takes minutes on two cores and no network; gpu-small an "
+        "hour, gpu-d12 hours on a GPU.",
+    )
+    out: Path = setting(
+        Path("speedrun"),
+        "Folder for everything; the same command continues after an interruption.",
+        kind="job",
+    )
+    opt: PathText | None = setting(
+        None, "Optimizer of the base run and of mid-training, at the rate of its law; default the preset's."
+    )
+    sft_opt: PathText | None = setting(None, "Optimizer of fine-tuning; default that of mid-training.")
+    rl_opt: PathText | None = setting(
+        None, "Optimizer of reinforcement learning; default that of mid-training."
+    )
+    seed: Annotated[int, Ge(0), Lt(2**63)] = setting(
+        0, "Seed of the weights, of the order of all data, and of the sampling."
+    )
+    d_model: Count | None = setting(
+        None, "Width of the base run instead of the preset's size; heads of 32, and a layer for each."
+    )
+    iterations: Count | None = setting(None, "Steps of the base run instead of the preset's.")
+    text: tuple[Path, ...] = setting(
+        (), "Text files or folders, of several documents, for the base run instead of the preset's corpus."
+    )
+    chats: tuple[PathText, ...] = setting(
+        (), "Further conversations for mid-training and fine-tuning: FILE.jsonl, or tasks."
+    )
+    nproc: Count | None = setting(None, "Processes on this machine, one for each GPU.", kind="job")
+    trust_model_code: bool = setting(
+        False,
+        "Run the programs of the reward code where this system cannot isolate them, with the rights "
+        "of your account.",
+        kind="job",
+    )
+    device: str | None = setting(None, "cpu, cuda or cuda:N; default cuda where there is one.", kind="job")
 
 
 @dataclass(frozen=True)

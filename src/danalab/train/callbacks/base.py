@@ -52,15 +52,12 @@ class Callback:
 
     name = "callback"
     """Key of its state in checkpoints."""
+    rank0_only = False
+    """Other ranks have none, so that it takes no part in collectives."""
 
     def __init__(self, context: CallbackContext):
         """Raises UserError where an extra is missing, or the run lacks what the callback needs."""
         self.context = context
-
-    @classmethod
-    def build(cls, context: CallbackContext) -> Callback | None:
-        """The callback of a run on this rank; None where it has nothing to do."""
-        return cls(context)
 
     def on_start(self, step: int) -> None:
         """Training starts or resumes from the state after `step` steps."""

@@ -181,7 +181,7 @@ class TextSamples(RowsCallback):
     A row is {"step": ..., "prompt": ..., "text": ...}. Blocks that are compiled are sampled eagerly.
     """
 
-    name, file_name = "samples", "samples.jsonl"
+    name, file_name, rank0_only = "samples", "samples.jsonl", True
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
@@ -196,16 +196,6 @@ class TextSamples(RowsCallback):
                 raise UserError(
                     f"--sample-prompts: '{prompt[:40]}...' fills the context of {self._model.config.seq_len} tokens"
                 )
-
-    @classmethod
-    def build(cls, context: CallbackContext) -> "TextSamples | None":
-        """Starts on the first rank, which must hold the whole model."""
-        world = context.strategy.world
-        if world.layout.backend == "fsdp" or world.layout.expert_parallel:
-            raise UserError(
-                "--sample-prompts: no rank has the whole model; sample the checkpoints by danalab generate"
-            )
-        return cls(context) if world.is_main else None
 
     def on_evaluated(self, step: int) -> None:
         """Sample. The random generators of training are not used."""

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from danalab.errors import UserError
-from danalab.files import fsync_path, read_state, sha256, write_atomically, write_json
+from danalab.files import fsync_path, read_json, read_state, sha256, write_atomically, write_json
 from danalab.train.parallel.world import World
-from danalab.train.run.schemas import Manifest, Meta
+from danalab.train.run.schemas import Meta
 
 log = logging.getLogger(__name__)
 
@@ -205,12 +205,9 @@ class CheckpointStore:
 
 def commit(folder: Path, known: Mapping[str, Any] | None = None) -> None:
     """fsync the files of a checkpoint (`known`: synced already), write the manifest, then COMMIT."""
-    entries = dict(known or {})
-    entries |= _entries(
-        folder, [file for file in _files(folder) if str(file.relative_to(folder)) not in entries]
-    )
-    for inner in {file.parent for file in _files(folder)} | {folder}:
-        fsync_path(inner)
+    known = known or {}
+    entries = {**known, **_entries(folder, [file for file in folder.iterdir() if file.name not in known])}
+    fsync_path(folder)
     write_json(folder / MANIFEST, {"files": dict(sorted(entries.items()))})
     write_atomically(folder / COMMIT, sha256(folder / MANIFEST) + "\n")
 
@@ -220,7 +217,7 @@ def _entries(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
     entries = {}
     for file in files:
         fsync_path(file)
-        entries[str(file.relative_to(folder))] = {"bytes": file.stat().st_size, "sha256": sha256(file)}
+        entries[file.name] = {"bytes": file.stat().st_size, "sha256": sha256(file)}
     return entries
 
 
@@ -240,7 +237,7 @@ def verify(folder: Path) -> None:
             raise DamagedCheckpointError(f"{folder}: no COMMIT file, so its writing was never completed")
         if (folder / COMMIT).read_text(encoding="utf-8").strip() != sha256(folder / MANIFEST):
             raise DamagedCheckpointError(f"{folder}: {MANIFEST} is not the one that was committed")
-        files = read_state(Manifest, folder / MANIFEST)["files"]
+        files = read_json(folder / MANIFEST)["files"]  # as it was committed
         for name, entry in files.items():
             status = (folder / name).lstat()
             if Path(name).name != name or not stat.S_ISREG(status.st_mode):
@@ -270,10 +267,6 @@ def verify(folder: Path) -> None:
 def read_meta(folder: Path) -> dict[str, Any]:
     """meta.json of a checkpoint."""
     return read_state(Meta, folder / META)
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 T = TypeVar("T")

@@ -4,10 +4,12 @@ import dataclasses
 import math
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+
+from annotated_types import Ge, Gt, Lt
 
 from danalab.errors import UserError
 from danalab.files import expand_home
@@ -16,11 +18,6 @@ Kind = Literal["run", "input", "data", "execution", "job"]
 """What a changed value means for an existing run folder. run: it is another run, refused. input: nothing by itself; the
 values that `resolve` computes from it are compared. data: nothing if the data have the same fingerprint. execution: the
 same run, carried out or reported in another way. job: it concerns one job of the run."""
-
-try:
-    from annotated_types import Ge, Gt, Lt
-except ModuleNotFoundError:  # with torch alone; the flags of `danalab optim list` have no bounds
-    Ge = Gt = Lt = str
 
 Count = Annotated[int, Ge(1), Lt(2**63)]
 Natural = Annotated[int, Ge(0), Lt(2**63)]
@@ -32,6 +29,8 @@ PathText = Annotated[str, "path"]
 """A path, or a name or FILE.py:NAME; or several of these with commas."""
 
 T = TypeVar("T")
+Positional = Annotated[T, "positional"]
+"""A field that is given without a flag: `path: Positional[Path]`."""
 if TYPE_CHECKING:
     Auto = Annotated[T, "automatic"]
 else:
@@ -51,20 +50,24 @@ def setting(
     kind: Kind = "run",
     aliases: tuple[str, ...] = (),
     main: bool = False,
-    choices: Callable[[], list[str]] | None = None,
     hidden: bool = False,
 ) -> Any:
-    """A field of a section; `aliases`: other flags for it, "NAME=VALUE" with a value; `main`: --help shows it;
-    `choices`: gives the names that the help shows, where the type has none; `hidden`: it is no flag."""
+    """A field of a section; `aliases`: other flags for it; `main`: --help shows it; `hidden`: it is no flag."""
     metadata = {
         "help": help,
         "kind": kind,
         "aliases": aliases,
         "main": main,
-        "choices": choices,
         "hidden": hidden,
     }
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JsonFlags:
+    """The flag of verbs whose result programs can read."""
+
+    json: bool = setting(False, "Print one JSON object on standard output.", kind="job")
 
 
 def flag(name: str) -> str:
@@ -118,10 +121,8 @@ def validated(cls: type, values: Mapping[str, Any], where: str = "") -> dict[str
     """`values` of fields of a data class, converted to the fields' types. Errors name keys of `where`, else flags."""
     hints = field_types(cls)
     prepared = {name: _prepared(value, hints[name]) for name, value in values.items() if name in hints}
-    try:
-        from pydantic import ValidationError
-    except ModuleNotFoundError:  # with torch alone; words, paths and switches need it not
-        return {name: value == "true" if hints[name] is bool else value for name, value in prepared.items()}
+    from pydantic import ValidationError
+
     try:
         return _adapter(cls).validate_python(prepared)
     except ValidationError as error:

@@ -146,10 +146,6 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
         raise UserError(
             f"--vocab-size {given.vocab_size}: {data.name} needs {data.least_vocab_size}; leave it out"
         )
-    if config.phase_lr_factor != 1 and not (config.model.architecture.oscillators and config.model.modes):
-        raise UserError(
-            f"--phase-lr-factor {config.phase_lr_factor}: {config.arch} has no phases; leave it out"
-        )
     if config.expert_parallel and config.model.sparsity is None:
         raise UserError(f"--expert-parallel: {config.arch} has no experts here; give --n-experts, too")
     for name in ("load_balance_loss", "router_z_loss", "router_entropy_loss"):

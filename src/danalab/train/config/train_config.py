@@ -131,11 +131,6 @@ class ModelSettings(Section):
         None,
         "resonance: add a learned vector for each position, 32768 at most; default no (gpt always has them).",
     )
-    conv_width: Natural = setting(
-        0,
-        "resonance: causal convolution of each channel over this number of tokens before the oscillators; 4 is "
-        "usual, 0 none.",
-    )
     n_experts: Count | None = setting(
         None,
         "Experts instead of each MLP, of any architecture with attention; default 8 (moe, qwen3next), else none.",
@@ -273,7 +268,7 @@ class ScheduleSettings(Section):
 
     title: ClassVar[str] = "optimizer"
 
-    scheduler: str = setting(
+    scheduler: PathText = setting(
         "cos_inf", "Learning-rate schedule: cos, linear, cos_inf, wsd, powerlaw, none or FILE.py:NAME."
     )
     div_factor: Finite | None = setting(None, "Warmup starts at peak / div_factor; default 100.")
@@ -340,9 +335,6 @@ class OptimSettings(ScheduleSettings):
     )
     beta1: Annotated[float, Ge(0), Lt(1)] | None = setting(None, "First of the optimizer's betas.")
     beta2: Annotated[float, Ge(0), Lt(1)] | None = setting(None, "Second of the optimizer's betas.")
-    phase_lr_factor: Positive = setting(
-        1.0, "resonance: factor on the learning rate of the oscillators' phases."
-    )
     weight_decay: Auto[NonNegative] = setting(
         None,
         "Default omega / wd_ts (independent of the learning rate) or omega / (lr iterations) (coupled: adamw).",
@@ -468,7 +460,6 @@ class RunSettings(OptimSettings):
         None,
         "Number format of matrix products (parameters are float32); default bfloat16 on GPUs, float32 on CPU; "
         "float16: for older GPUs.",
-        aliases=("no-amp=float32",),
     )
     compile: Auto[bool] = setting(
         None,
@@ -508,6 +499,7 @@ class RunSettings(OptimSettings):
         "single; ddp (aliases nccl, gloo): replicas; zero: also a sharded optimizer; fsdp: all sharded; diloco: "
         "workers that exchange weights only now and then. Default ddp with several ranks.",
         kind="execution",
+        main=True,
     )
     tp_size: Count = setting(1, "fsdp: ranks that share each matrix product.", kind="execution")
     expert_parallel: bool = setting(
@@ -605,7 +597,6 @@ class RunSettings(OptimSettings):
         "Steps between evaluations; default 200, in short runs so many that all of them take a quarter of the time "
         "at most; 0: only at the end.",
         kind="execution",
-        main=True,
     )
     eval_batches: Auto[Natural] = setting(
         None,

@@ -5,7 +5,6 @@ import errno
 import logging
 import os
 import socket
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,8 +31,6 @@ except ImportError:  # not on this operating system
     fcntl = None
 
 log = logging.getLogger(__name__)
-
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor a pipe that blocks
 
 
 class RunFolder:
@@ -77,40 +74,17 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder's lock however the process ends. UserError: another has it, it is read-only or has links."""
+        """Hold the folder's lock however the process ends. UserError: another has it, or it is read-only."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._refuse_links()
-            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | _NO_LINK, 0o666)
+            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise UserError(f"{self.path}: the run folder cannot be written: {error.strerror}") from error
         try:
-            # Also of a hard link: what is not a lock is not overwritten.
-            content = os.pread(descriptor, 200, 0) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b"?"
-            if content and not content.startswith(b"process "):
-                raise UserError(f"{self.path / '.lock'}: not a lock file of danalab; move it away")
             _take(descriptor, self.path)
             yield
         finally:
             os.close(descriptor)
-
-    def _refuse_links(self) -> None:
-        """Refuse links to places outside the folder, at any depth; names of checkpoints are links within it.
-
-        The folder wandb/ is left to the library, which links to its own log.
-        """
-        inside = self.path.resolve()
-        for folder, folders, files in os.walk(self.path, onerror=_raise):
-            for name in sorted([*folders, *files]):
-                entry = Path(folder, name)
-                if entry.is_symlink() and (
-                    folder == str(self.path) or not entry.resolve().is_relative_to(inside)
-                ):
-                    raise UserError(
-                        f"{entry}: a symbolic link; move the files there, or make the whole folder a link"
-                    )
-            if folder == str(self.path) and "wandb" in folders:
-                folders.remove("wandb")
 
     def is_locked(self) -> bool:
         """Whether a process holds the lock now."""
@@ -118,7 +92,7 @@ class RunFolder:
         if fcntl is None or not file.is_file():
             return False
         try:
-            descriptor = os.open(file, os.O_RDONLY | _NO_LINK)
+            descriptor = os.open(file, os.O_RDONLY)
         except OSError:
             return False
         try:
@@ -128,10 +102,6 @@ class RunFolder:
         finally:
             os.close(descriptor)
         return False
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def _take(descriptor: int, path: Path) -> None:

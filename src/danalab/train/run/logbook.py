@@ -1,23 +1,22 @@
 """Rows of metrics.jsonl and the summary of a run. Rank 0 writes them and passes them to the callbacks."""
 
-import itertools
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from danalab.files import write_json
+from danalab.files import finite, write_json
 from danalab.hardware import peak_flops
 from danalab.train.callbacks.base import Callback
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.metrics import MetricsFile, is_json_finite, read_sound_rows
+from danalab.train.run.metrics import MetricsFile
 from danalab.train.stage import Consumption
 from danalab.train.step.gradients import StepResult
 from danalab.train.system.device import peak_memory_gib
@@ -43,7 +42,6 @@ class Logbook:
         self._peak_flops = _peak_flops(spec.peak_tflops, device)
         self._metrics: MetricsFile | None = None
         self._rows: int | None = None
-        self._gaps: list[dict[str, int]] = []
         self.latest: dict[str, Any] = {}
         """Last known losses, for the summary."""
         self.best_loss, self.best_step, self.since_best = math.inf, 0, 0
@@ -52,22 +50,16 @@ class Logbook:
         """The row that is not written yet. Where a stop interrupts its evaluation, the next job completes it."""
 
     def open(self, step: int) -> None:
-        """Append after `step`, whose pending row goes too; rows that the file lacks are warned of and kept as a gap."""
+        """Append after `step`, whose pending row goes too; rows that the file lacks are warned of."""
         if not self._world.is_main:
             return
         self._metrics = MetricsFile(self.metrics_file, step - bool(self.pending))
         missing = max(self._metrics.broken, (self._rows or 0) - self._metrics.rows)
         if missing > 0:
-            steps = [0, *(row["step"] for row in read_sound_rows(self.metrics_file)[0]), step]
-            after, before = max(itertools.pairwise(steps), key=lambda pair: pair[1] - pair[0])
-            self._gaps.append({"rows": missing, "after_step": after, "before_step": before})
             log.warning(
-                "%s: %d rows are missing or damaged, probably between steps %d and %d; the run continues and "
-                "summary.json records the gap",
+                "%s: %d rows are missing or damaged; the run continues without them",
                 self.metrics_file,
                 missing,
-                after,
-                before,
             )
 
     def sync(self) -> None:
@@ -85,8 +77,8 @@ class Logbook:
         tokens, flops = total.tokens(step), total.flops(step)
         loss, grad_norm = float(result.loss), float(result.grad_norm)
         interval = self.time.take_interval()
-        before = step - interval.steps
-        seconds = max(interval.seconds, 1e-9)
+        before = step - int(interval["steps"])
+        seconds = max(interval["seconds"], 1e-9)
         flops_rate = (flops - total.flops(before)) / seconds
         return {
             "step": step,
@@ -99,11 +91,11 @@ class Logbook:
             "grad_norm": grad_norm,
             "update_norm": update_norm,
             "tokens_per_second": (tokens - total.tokens(before)) / seconds,
-            "seconds_per_step": interval.seconds / interval.steps,
+            "seconds_per_step": interval["seconds"] / interval["steps"],
             "mfu": flops_rate / (self._peak_flops * self._world.size) if self._peak_flops else None,
             "memory_gib": peak_memory_gib(self._device),
-            "data_wait": interval.data_wait,
-            "save_wait": interval.save_wait,
+            "data_wait": interval["data_wait"],
+            "save_wait": interval["save_wait"],
             "skipped": skipped or None,
             "loss_scale": result.scale,
         }
@@ -159,16 +151,13 @@ class Logbook:
             "tokens_per_second": tokens / seconds if seconds else None,
             "memory_gib": peak_memory_gib(self._device),
             "skipped": skipped,
-            **({"metrics_gaps": self._gaps} if self._gaps else {}),
         }
         loss = self.latest.get("val/loss", self.latest.get("train/loss"))
         if status == "finished" and loss is not None and loss > 1.2 * math.log(self._spec.model.vocab_size):
             summary["diverged"] = True  # all tokens alike would cost log(vocabulary)
         for callback in self._callbacks:
             callback.on_end(summary)
-        # Values that are not finite are left out, as in the rows: JSON cannot express them.
-        finite = {key: value for key, value in summary.items() if value is None or is_json_finite(value)}
-        write_json(self._folder.summary_file, finite)
+        write_json(self._folder.summary_file, finite(summary))
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values to be checkpointed."""
@@ -179,14 +168,13 @@ class Logbook:
             "latest": dict(self.latest),
             "best": None if not self.best_step else [self.best_loss, self.best_step, self.since_best],
             "rows": None if self._metrics is None else self._metrics.rows,
-            "metrics_gaps": list(self._gaps),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.time.seconds, self.pending, self.latest = state["seconds"], state["pending_row"], state["latest"]
         if state["best"] is not None:
             self.best_loss, self.best_step, self.since_best = state["best"]
-        self._rows, self._gaps = state.get("rows"), state.get("metrics_gaps", [])  # not in version 0.1
+        self._rows = state["rows"]
 
 
 def _peak_flops(stated: float | None, device: torch.device) -> float | None:
@@ -197,26 +185,15 @@ def _peak_flops(stated: float | None, device: torch.device) -> float | None:
     return known[0] if known else None
 
 
-@dataclass
-class LogInterval:
-    """Steps and times since the last row."""
-
-    steps: int = 0
-    seconds: float = 0.0
-    """Training time [s]."""
-    data_wait: float = 0.0
-    """Part of `seconds` spent waiting for batches [s]."""
-    save_wait: float = 0.0
-    """Part of `seconds` spent waiting for checkpoints [s]."""
-
-
 class Stopwatch:
-    """Measures from `start` on; `seconds` may be set to the time of earlier jobs."""
+    """Training time [s]: of the whole run, of which earlier jobs are a part, and of the interval since the last row.
+
+    `interval` has the steps, "seconds" and parts of these, "data_wait" and "save_wait".
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """Training time of all jobs of the run [s]."""
-        self.interval = LogInterval()
+        self.interval: defaultdict[str, float] = defaultdict(float)
         self.start()
 
     def start(self) -> None:
@@ -236,10 +213,10 @@ class Stopwatch:
         passed = now - self._clock - self._left_out
         self._clock, self._left_out = now, 0.0
         self.seconds += passed
-        self.interval.seconds += passed
+        self.interval["seconds"] += passed
 
-    def take_interval(self) -> LogInterval:
+    def take_interval(self) -> dict[str, float]:
         """The interval since the last call; starts a new one."""
         self.tick()
-        interval, self.interval = self.interval, LogInterval()
+        interval, self.interval = self.interval, defaultdict(float)
         return interval

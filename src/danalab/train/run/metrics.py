@@ -4,7 +4,6 @@ import json
 import logging
 import math
 import os
-import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from danalab.colors import FIGURE_STYLE
 from danalab.errors import UserError
-from danalab.files import fsync_path, naming, sound_objects, write_atomically
+from danalab.files import finite, fsync_path, naming, sound_objects, write_atomically
 from danalab.train.run.schemas import Row
 
 log = logging.getLogger(__name__)
@@ -28,15 +27,14 @@ class MetricsFile:
         self.path = Path(path)
         self.rows, self.broken = truncate(self.path, last_step)
         """Rows in the file; lines that were removed because they are no rows."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        self._file = open(os.open(self.path, flags, 0o666), "ab", buffering=0)  # noqa: SIM115 - closed by `close`
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by `close`
         self._waiting = b""
         self._is_refused = False
         self._lock = threading.Lock()  # `sync` may be called from another thread
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append a row without the values that are None or not finite, which JSON cannot express."""
-        line = json.dumps({key: value for key, value in row.items() if is_json_finite(value)}) + "\n"
+        line = json.dumps({key: value for key, value in finite(row).items() if value is not None}) + "\n"
         with self._lock:
             self._waiting += line.encode()
             self.rows += 1
@@ -70,11 +68,6 @@ class MetricsFile:
                 written = self._file.write(self._waiting)
                 self._waiting = self._waiting[written:]
         self._is_refused = False
-
-
-def is_json_finite(value: Any) -> bool:
-    """Whether JSON can express a value; None counts as no value."""
-    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:
@@ -133,8 +126,6 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
 
 def truncate(path: Path, last_step: int) -> tuple[int, int]:
     """Remove the rows past `last_step` and broken lines; returns the numbers of remaining rows and of broken lines."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise UserError(f"{path}: not a regular file; move it away")
     rows, broken = read_sound_rows(path)
     kept = [row for row in rows if row["step"] <= last_step]
     if path.is_file() and (broken or len(kept) < len(rows) or path.read_bytes()[-1:] not in (b"", b"\n")):
@@ -212,8 +203,3 @@ METRICS: dict[str, tuple[str, str]] = {
     ),
     "rl/<name>": ("", "Rewards, lengths and tool calls of the step's answers."),
 }
-
-
-def is_known(key: str) -> bool:
-    """Whether a key of a row is described."""
-    return any(re.fullmatch(re.escape(name).replace("<name>", ".+"), key) for name in METRICS)

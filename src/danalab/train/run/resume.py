@@ -320,10 +320,9 @@ def _code(spec: TrainConfig) -> dict[str, str]:
 def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> TrainConfig:
     """Compare with the run that made the folder; returns the run with that run's automatic settings and extension."""
     saved, stage = folder.read_config(), stage_kind(spec).name
-    if "dataset" not in saved or "merged_from" in saved:
-        kind = "a merged" if "merged_from" in saved else "an imported"
+    if "dataset" not in saved:
         raise UserError(
-            f"{folder.path} is {kind} model; take another --run-dir, and --init-from {folder.path}"
+            f"{folder.path} is an imported model; take another --run-dir, and --init-from {folder.path}"
         )
     if saved.get("stage", "pretraining") != stage:
         there = saved.get("stage", "pretraining")

@@ -65,15 +65,6 @@ Meta = _schema(
 )
 """meta.json of a checkpoint."""
 
-Manifest = _schema(
-    "Manifest", files=Required[dict[str, _schema("_File", bytes=Required[_Count], sha256=Required[str])]]
-)
-"""manifest.json of a checkpoint."""
-
-RunId = _schema("RunId", id=Required[Annotated[str, Field(pattern=r"^[\w-]+$")]])
-"""wandb.json and trackio.json."""
-
-
 _DESCRIBED: dict[str, Any] = {
     "stage": str,
     "model": dict[str, Any],

@@ -21,8 +21,7 @@ import torch
 
 from danalab import __version__
 from danalab.errors import UserError, first_line
-from danalab.hardware import available_cores
-from danalab.native_library import instruction_sets, multiplies_bfloat16, processor, target
+from danalab.native_library import multiplies_bfloat16
 
 log = logging.getLogger(__name__)
 
@@ -228,29 +227,3 @@ def _git_commit() -> str | None:
 def _git(folder: Path, *words: str) -> str:
     command = ["git", "-C", str(folder), *words]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-
-def machine(device: str) -> dict[str, Any]:
-    """Facts about the machine, and how the process uses it."""
-    lines = [line.partition(":") for line in processor().splitlines()]
-    known = {key.strip(): value.strip() for key, _, value in lines}
-    name = known.get("model name", platform.processor() or platform.machine())
-    kind = [
-        f"{word} {known[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in known
-    ]
-    policies = {os.SCHED_OTHER: "shared", os.SCHED_FIFO: "real-time: other processes wait"}
-    facts: dict[str, Any] = {
-        "cpu": ", ".join((name, *kind)),  # clouds give processors of different generations the same name
-        "isa": (instruction_sets() or [platform.machine()])[-1],
-        "target": target(),
-        "torch_capability": torch.backends.cpu.get_cpu_capability(),
-        "cores": available_cores(),
-        "threads": torch.get_num_threads(),
-        "pinned": os.environ.get("OMP_PROC_BIND"),
-        "scheduling": policies.get(os.sched_getscheduler(0), "other"),
-        "load_average": os.getloadavg()[0],
-        "torch": torch.__version__,
-    }
-    if device == "cuda":
-        facts |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
-    return facts

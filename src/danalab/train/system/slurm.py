@@ -22,26 +22,31 @@ class Resources(Section):
     """Resources of a job; UserError: a value that sbatch would not accept, or that could end its line in the script."""
 
     title: ClassVar[str] = "SLURM"
-    last: ClassVar[float] = True
 
-    account: str | None = setting(None, main=True)
-    """SLURM: account that is charged; default the cluster's."""
-    partition: str | None = None
-    """Partition; default the cluster's."""
-    time: str = setting("24:00:00", main=True)
-    """SLURM: time limit of one job, as sbatch reads it; the run continues in the next one."""
-    nodes: Count = setting(1, main=True)
-    """SLURM: machines of a run."""
-    gpus: Natural = setting(1, main=True)
-    """SLURM: GPUs on each machine, one rank each; 0: one process on the CPU."""
-    cpus: Count = 8
-    """CPU cores for each rank."""
-    mem: str = "32G"
-    """Memory on each machine."""
-    grace_seconds: Annotated[int, Ge(10)] = 300
-    """Warning before the time limit, in which the run is checkpointed [s]."""
-    sbatch: tuple[str, ...] = ()
-    """More options of sbatch, without their hyphens: --sbatch constraint=a100 qos=low."""
+    account: str | None = setting(None, "SLURM: account that is charged; default the cluster's.", main=True)
+    partition: str | None = setting(None, "Partition; default the cluster's.")
+    time: str = setting(
+        "24:00:00",
+        "SLURM: time limit of one job, as sbatch reads it; the run continues in the next one.",
+        main=True,
+    )
+    nodes: Count = setting(1, "SLURM: machines of a run.", main=True)
+    gpus: Natural = setting(
+        1, "SLURM: GPUs on each machine, one rank each; 0: one process on the CPU.", main=True
+    )
+    cpus: Count = setting(8, "CPU cores for each rank.")
+    mem: str = setting("32G", "Memory on each machine.")
+    grace_seconds: Annotated[int, Ge(10)] = setting(
+        300, "Warning before the time limit, in which the run is checkpointed [s]."
+    )
+    sbatch: tuple[str, ...] = setting(
+        (), "More options of sbatch, without their hyphens: --sbatch constraint=a100 qos=low."
+    )
+
+    setup: tuple[str, ...] = setting((), 'Shell commands that run first: --setup "module load cuda".')
+    at_once: Count | None = setting(
+        None, "Largest number of runs of an array that run at the same time; default all."
+    )
 
     def check(self) -> None:
         """Refuse text that would not stay one option of one line."""
