@@ -1,7 +1,6 @@
 """Gains against the length of a run: tables of docs/horizon.md and notes/horizon.md, and their figures.
 
 danalab ladder bench/horizon_cpu.yaml                             # two hours of one core
-danalab report ladders/horizon_cpu --out bench/results/horizon_cpu
 danalab ladder pack ladders/horizon_cpu --out bench/results/horizon_cpu
 python bench/horizon.py                                           # from the stored rows
 """

@@ -18,12 +18,16 @@ LAYERS = [
     {"data"},
     {"inference", "train"},
     {"chat", "post", "serve"},
-    {"experiments"},
+    {"experiments", "theory_studies"},
     {"cli"},
 ]
 """Lowest first: a room may use its own layer and those before it."""
 RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer}
-COMMON = {path.stem for path in (SOURCE / "danalab").glob("*.py")} - {"__init__", "__main__"}
+COMMON = {path.stem for path in (SOURCE / "danalab").glob("*.py")} - {
+    "__init__",
+    "__main__",
+    "theory_studies",
+}
 """Files beside the rooms: every room may use them, and they use no room."""
 
 
@@ -87,7 +91,7 @@ def may_use(above: str, below: str) -> bool:
     if below in COMMON or above == below:
         return True
     if above == "theory":
-        return below in {"optim", "scaling"}
+        return below in {"optim", "scaling", "theory_studies"}
     if below == "theory":
         return above == "cli"
     return RANK.get(above, -1) >= RANK[below]

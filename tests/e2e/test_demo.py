@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
 import sys
@@ -42,9 +41,7 @@ def test_the_page_holds_both_optimizers_the_pictures_and_samples(made):
     assert "nats/token below" in page.splitlines()[0], "the answer comes first"
     assert "def read_" in page
     drawn = {
-        f"{name}{ending}"
-        for name in ("loss-tokens", "loss-compute", "lr")
-        for ending in (".png", "-dark.svg")
+        f"{name}{ending}" for name in ("loss-tokens", "loss-compute") for ending in (".png", "-dark.svg")
     }
     assert drawn | {"demo.json"} <= {file.name for file in config.out.iterdir()}
     assert [row["opt"] for row in json.loads((config.out / "demo.json").read_text())["runs"]] == [
@@ -113,16 +110,6 @@ def test_a_run_is_sampled_with_a_seed(made, capsys):
         assert main([*arguments, "--seed", seed, "--max-tokens", "12"]) == 0
         texts.append(json.loads(capsys.readouterr().out)["samples"][0]["text"])
     assert texts[0] == texts[1] != texts[2]
-
-
-def test_streamed_text_is_the_sampled_text_and_interaction_ends_at_an_empty_line(made, capsys, monkeypatch):
-    config, _ = made
-    arguments = ["generate", "--run", str(config.out / "runs" / "adana-lr0.002"), "--max-tokens", "12"]
-    assert main([*arguments, "--prompt", "def ", "--json"]) == 0
-    text = json.loads(capsys.readouterr().out)["samples"][0]["text"]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("def \n\n"))
-    assert main([*arguments, "--interactive"]) == 0
-    assert text in capsys.readouterr().out
 
 
 def test_a_prompt_that_does_not_fit_is_refused(made, capsys):

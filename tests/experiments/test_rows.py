@@ -7,7 +7,7 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.experiments.cells import expand
-from danalab.experiments.rows import RowsFile, metrics_of, pack, read_ladder, read_runs, row_line
+from danalab.experiments.rows import RowsFile, metrics_of, pack, read_ladder, row_line
 from experiments.conftest import run_all
 from experiments.planted import plant
 
@@ -35,9 +35,8 @@ def test_a_ladder_can_be_moved(tmp_path):
     assert metrics_of(read_ladder(tmp_path / "there")[0])
 
 
-def test_a_folder_of_runs_is_a_ladder_and_a_damaged_run_keeps_its_row(trainer, tmp_path):
+def test_a_damaged_run_keeps_its_row(trainer, tmp_path):
     rows, _ = run_all(expand({"opt": ["adamw", "adana"]}, {"heads": 3}), tmp_path)
-    assert [row["name"] for row in read_runs(tmp_path / "runs")] == ["adamw", "adana"]
     (tmp_path / "runs" / "adamw" / "config.json").write_text("{")
     runs = sorted((tmp_path / "runs").iterdir())
     kept = RowsFile(tmp_path).update(runs, {})

@@ -79,6 +79,17 @@ def test_rates_are_followed_while_the_best_is_the_outermost(trainer, tmp_path):
     assert rates == [0.0625, 0.125, 0.25, 0.5, 1.0, 2.0]
 
 
+def test_the_verb_shows_rate_loss_and_the_best_of_each_optimizer(trainer, tmp_path, capsys):
+    words = ["sweep", "--grid", "opt=adamw,adana", "lr-multiplier=1,2", "--fixed", "heads=3", "--jobs", "1"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    lines = [line for line in said.err.splitlines() if "val loss" in line]
+    assert len(lines) == 4
+    assert all("lr " in line and "best" in line and "s left" in line for line in lines)
+    assert all("adamw" in line for line in lines if "of adamw" in line)
+    assert "adana-lrx2" in said.out
+
+
 @pytest.mark.slow
 def test_a_killed_sweep_goes_on_and_ends_with_the_same_rows(fixed, tmp_path):
     fixed = {**fixed, "iterations": 60, "ckpt_interval": 5}

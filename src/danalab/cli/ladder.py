@@ -103,9 +103,7 @@ def _chosen(flags: Flags, plan: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class PackFlags(JsonFlags):
-    ladders: Positional[tuple[Path, ...]] = setting(
-        help="Ladders, sweeps, packed ladders, or folders of run folders."
-    )
+    ladders: Positional[tuple[Path, ...]] = setting(help="Ladders, sweeps or packed ladders.")
     out: Path = setting(
         help="Folder for ladder.jsonl.gz; as --out of danalab ladder it goes on without the runs that are packed."
     )
@@ -113,13 +111,9 @@ class PackFlags(JsonFlags):
 
 def pack_ladders(flags: PackFlags) -> Answer:
     """Pack ladders, with every row of their runs' metrics, into one file that is read wherever a ladder is."""
-    from danalab.experiments.rows import ladder_file, pack, read_ladder, read_runs
+    from danalab.experiments.rows import pack, read_ladder
 
-    rows = [
-        row
-        for path in flags.ladders
-        for row in (read_ladder if ladder_file(path) is not None else read_runs)(path)
-    ]
+    rows = [row for path in flags.ladders for row in read_ladder(path)]
     file = pack(rows, flags.out)
     size = file.stat().st_size
     line = f"{len(rows)} runs in {file}, {size:,} bytes; now: danalab report {flags.out}"

@@ -114,8 +114,8 @@ def compare(flags: CompareConfig) -> Answer:
     from danalab.experiments.optim_compare import compare_optimizers, results_table
 
     found = compare_optimizers(flags, lambda line: print(line, file=sys.stderr, flush=True))
-    table = as_text(*results_table(found.results), left=2)
-    return Answer(found.as_dict(), [table, f"\nreport: {flags.out / 'report.md'}"])
+    table = as_text(*results_table(found["results"]), left=2)
+    return Answer(found, [table, f"\nreport: {flags.out / 'report.md'}"])
 
 
 VERBS = {"optim list": (ListFlags, list_optimizers), "optim compare": (CompareConfig, compare)}

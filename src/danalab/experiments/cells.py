@@ -214,13 +214,8 @@ def expand(
     grid: Mapping[str, Sequence[Any]], fixed: Mapping[str, Any], runs: Sequence[Mapping[str, Any]] = ()
 ) -> list[Cell]:
     """All runs of a grid (every combination, the last key fastest) and of a list."""
-    for settings in (
-        fixed,
-        *runs,
-        *({key: value} for key, values in grid.items() for value in values or [None]),
-    ):
-        for key, value in settings.items():
-            _require_field(key, value)
+    for key in (key for settings in (fixed, grid, *runs) for key in settings):
+        _require_field(key)
     for key in fixed:
         if key in grid:
             raise UserError(f"{flag(key)} is both fixed and in the grid")
@@ -268,7 +263,7 @@ def comparable(key: str, value: Any) -> str | None:
         return str(value)
 
 
-def _require_field(key: str, value: Any) -> None:
+def _require_field(key: str) -> None:
     from danalab.optim import list_optimizers, settings_of
 
     known = [field.name for field in fields(TrainConfig) if field.name not in _NOT_VARIED]
@@ -278,17 +273,6 @@ def _require_field(key: str, value: Any) -> None:
         raise UserError(
             f"the grid has the unknown key '{key}'{hint}; keys are flags of danalab train and of --opt"
         )
-    if isinstance(value, str) and is_number(key):
-        raise UserError(
-            f"{flag(key)} {value}: {'true or false' if bool in _kinds(key) else 'a number'} is expected"
-        )
-    if isinstance(value, float) and is_number(key) and float not in _kinds(key):
-        raise UserError(f"{flag(key)} {value:g}: a whole number is expected")
-
-
-def is_number(key: str) -> bool:
-    """Whether a field of `TrainConfig` takes numbers (or true and false) and no text."""
-    return bool({int, float, bool} & set(_kinds(key))) and str not in _kinds(key)
 
 
 def name_of(varied: Mapping[str, Any]) -> str:

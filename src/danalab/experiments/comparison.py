@@ -235,25 +235,6 @@ def loss_figure(
     return figure
 
 
-def lr_figure(curves: Sequence[RunCurve]) -> "Figure":
-    """Final validation loss against peak learning rate: the tuning of each optimizer."""
-    from danalab.experiments import drawing
-
-    figure, axes = drawing.canvas("peak learning rate", "final " + drawing.LOSS)
-    for opt in dict.fromkeys(curve.opt for curve in curves):
-        runs = sorted((curve for curve in curves if curve.opt == opt), key=lambda run: run.settings["lr"])
-        label = f"{opt} ({len(runs)} trial{'s' * (len(runs) > 1)})"
-        axes.plot(
-            [run.settings["lr"] for run in runs],
-            [run.losses[-1] for run in runs],
-            label=label,
-            **drawing.look(opt),
-        )
-    axes.set_xscale("log")
-    drawing.legend(figure)
-    return figure
-
-
 def _by_settings(curves: Sequence[RunCurve]) -> dict[str, list[RunCurve]]:
     """Runs that differ in the seed alone, by a name that tells them apart."""
     groups: dict[tuple[Any, ...], list[RunCurve]] = defaultdict(list)

@@ -63,7 +63,7 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     )
     runs, tried = (compare(each, finals[0].name) for each in (finals, curves))
     demo = {"page": str(config.out / "report.md"), "runs": runs, "trials": tried}
-    _write(config, demo, finals, curves)
+    _write(config, demo, finals)
     return demo
 
 
@@ -77,8 +77,8 @@ def _cell(config: DemoConfig, data: Path, opt: str, lr: float, seed: int) -> Cel
     return Cell(name, {**MODEL, **own, **sizes, **intervals})
 
 
-def _write(config: DemoConfig, demo: dict[str, Any], finals: Sequence[Any], curves: Sequence[Any]) -> None:
-    from danalab.experiments.comparison import comparison_table, loss_figure, lr_figure
+def _write(config: DemoConfig, demo: dict[str, Any], finals: Sequence[Any]) -> None:
+    from danalab.experiments.comparison import comparison_table, loss_figure
     from danalab.experiments.drawing import save_figure
     from danalab.experiments.formats import as_markdown
 
@@ -92,8 +92,7 @@ def _write(config: DemoConfig, demo: dict[str, Any], finals: Sequence[Any], curv
     ]
     save_figure(lambda: loss_figure(finals, "tokens", finals[0]), config.out / "loss-tokens")
     save_figure(lambda: loss_figure(finals, "compute", finals[0]), config.out / "loss-compute")
-    save_figure(lambda: lr_figure(curves), config.out / "lr")
-    lines += ["![Validation loss](loss-tokens.svg)\n", "![Learning-rate trials](lr.svg)\n"]
+    lines.append("![Validation loss](loss-tokens.svg)\n")
     lines += ["## All trials\n", as_markdown(comparison_table(demo["trials"])), "## Samples\n"]
     for curve in finals[: len(TRIALS)]:
         lines.append(f"{curve.opt}, peak learning rate {curve.settings['lr']:g}:\n")

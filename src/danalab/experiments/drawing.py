@@ -83,7 +83,7 @@ def look(opt: str) -> dict[str, Any]:
 
 def shades(count: int) -> list[Any]:
     """Colours from dark to light."""
-    return [matplotlib.colormaps["viridis"](0.88 * i / max(count - 1, 1)) for i in range(count)]
+    return [matplotlib.colormaps["viridis"](0.3 + 0.58 * i / max(count - 1, 1)) for i in range(count)]
 
 
 def group(

@@ -2,7 +2,7 @@
 
     device-hours = FLOPs / (FLOP/s of one device) / 3600          with the FLOPs of the optimizer's own matrix products
 
-The rate is that of a named accelerator at a share of its peak, a number of tokens a second, or the measured rate of
+The rate is that of a named accelerator at a share of its peak, or the measured rate of
 finished runs in the folder (of the same optimizer where possible, and of the nearest size).
 """
 
@@ -49,13 +49,6 @@ def accelerator_rate(name: str, mfu: float) -> Rate:
         raise UserError(f"--mfu is {mfu:g}; it must be above 0 and at most 1, a share of the peak")
     peak = named(name).tflops * 1e12
     return lambda planned: mfu * peak
-
-
-def token_rate(tokens_per_second: float) -> Rate:
-    """The rate of a device that trains on so many tokens a second at every size."""
-    if not 0 < tokens_per_second < math.inf:
-        raise UserError(f"--tokens-per-second is {tokens_per_second:g}; it must be positive [tokens/s]")
-    return lambda planned: tokens_per_second * planned.total_flops / planned.tokens
 
 
 def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:

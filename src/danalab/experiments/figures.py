@@ -156,7 +156,13 @@ def multiplier_figure(found: Analysis) -> Figure | None:
     sizes = sorted({each.params for each in horizon.multipliers})
     opts = list(dict.fromkeys(each.opt for each in horizon.multipliers))
     figure, places = drawing.panels(len(sizes), each=(3.6, 3.3))
-    values = [each.value for each in horizon.multipliers if 0.2 < each.value < 8]
+    ends = [
+        end
+        for each in horizon.multipliers
+        if each.interval
+        for end in (each.interval.low, each.interval.high)
+    ]
+    values = [1.0, *(end for end in (*ends, *(each.value for each in horizon.multipliers)) if 0.1 < end < 10)]
     base: dict[str, Any] = {
         "color": optimizer_color(horizon.baseline),
         "label": f"{horizon.baseline} (baseline)",
@@ -176,9 +182,9 @@ def multiplier_figure(found: Analysis) -> Figure | None:
                 line = np.exp([horizon.law.log_multiplier(opt, each) for each in f])
                 axes.plot(f * factor, line, color=optimizer_color(opt), linewidth=1.0, alpha=0.7)
         axes.set(title=f"{short(params)} parameters", xlabel=HORIZON, xscale="log", yscale="log")
-        axes.set_ylim(min(values) / 1.3, max(values) * 1.3)
+        axes.set_ylim(min(values) / 1.1, max(values) * 1.1)  # wider intervals leave the panel
         drawing.counts(axes.xaxis, {each.horizon for each in horizon.multipliers}, fraction)
-        drawing.plain(axes.yaxis)
+        drawing.counts(axes.yaxis, words=fraction)
         if drawing.is_leftmost(axes):
             axes.set_ylabel(f"tokens of {horizon.baseline} at equal loss\n/ tokens of the optimizer")
     unknown = any(each.interval is None for each in horizon.multipliers)
@@ -217,26 +223,25 @@ def horizon_loss_figure(found: Analysis) -> Figure | None:
 def kappa_figure(found: Analysis) -> Figure | None:
     """Final loss against kappa, each at its best learning rate: the hummingbird on a language model."""
     lines: dict[str, dict[float, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for row in filter(is_usable, found.rows):
-        value, clip = value_of(row, "kappa"), value_of(row, "clipsnr")
-        if value is not None:
-            words = [
-                row["opt"],
-                *([] if clip is None else [f"clipsnr {clip:g}"]),
-                f"{short(row['params'])} parameters",
-            ]
-            lines[", ".join(words)][float(value)].append(row)
+    usable = [row for row in found.rows if is_usable(row) and value_of(row, "kappa") is not None]
+    several = len({row["params"] for row in usable}) > 1
+    for row in usable:
+        clip = value_of(row, "clipsnr")
+        words = [row["opt"], *([] if clip is None else [f"clipsnr {clip:g}"])]
+        words += [f"{short(row['params'])} parameters"] if several else []
+        lines[", ".join(words)][float(value_of(row, "kappa"))].append(row)
     lines = {words: values for words, values in lines.items() if len(values) >= LEAST_VALUES}
     if not lines:
         return None
     figure, axes = drawing.canvas(
         r"$\kappa$ (damping of the long momentum, $(1+t)^{1-\kappa}$)", "final " + drawing.LOSS
     )
-    styles, bests = itertools.cycle(("-", "--", "-.", ":")), []
+    styles, bests, alone = itertools.cycle(("-", "--", "-.", ":")), [], False
     for words, values in lines.items():
         opt = next(iter(values.values()))[0]["opt"]
         points = [(value, _best_losses(rows)) for value, rows in sorted(values.items())]
         bests += [float(np.mean(losses)) for _, losses in points]
+        alone = alone or any(len(losses) == 1 for _, losses in points)
         drawing.group(
             axes, opt, points, words, linestyle=next(styles) if len(lines) > 1 else "-", linewidth=1.2
         )
@@ -251,7 +256,7 @@ def kappa_figure(found: Analysis) -> Figure | None:
     # Losses of values that hardly train are above the figure.
     top = min(bests) + TALLEST * max(float(np.median(bests)) - min(bests), 0.02)
     axes.set_ylim(top=min(axes.get_ylim()[1], top))
-    drawing.legend(figure)
+    drawing.legend(figure, unknown="one seed" if alone else "")
     return figure
 
 

@@ -118,19 +118,15 @@ class LossPoints:
         needed = 2 + 2 * KINDS[kind]  # one more than coefficients: a law through every point has no residuals
         if points < needed:
             raise UserError(f"{of}a {kind} law needs runs at {needed} different points, there are {points}")
-        if kind == "chinchilla" and _are_proportional(*columns):
-            raise UserError(
-                f"{of}tokens follow from parameters in all runs, so the two terms of a chinchilla law cannot be told "
-                "apart; add runs of the same sizes with other --tokens-per-param"
-            )
+        if kind == "chinchilla":
+            n, d = np.log(columns)
+            line = np.polyfit(n, d, 1) if np.ptp(n) > 0 else (0.0, d.mean())
+            if np.max(np.abs(d - np.polyval(line, n))) < 0.02:  # D is a power of N
+                raise UserError(
+                    f"{of}tokens follow from parameters in all runs, so the two terms of a chinchilla law cannot be "
+                    "told apart; add runs of the same sizes with other --tokens-per-param"
+                )
         return cls(columns, loss)
-
-
-def _are_proportional(N: np.ndarray, D: np.ndarray) -> bool:
-    """Whether D is a power of N, to 2%."""
-    n, d = np.log(N), np.log(D)
-    slope, level = np.polyfit(n, d, 1) if np.ptp(n) > 0 else (0.0, d.mean())
-    return bool(np.max(np.abs(d - slope * n - level)) < 0.02)
 
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]

@@ -8,7 +8,7 @@ out/compare.json                               the numbers
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean, geometric_mean
 from typing import Any
 
@@ -31,28 +31,10 @@ from danalab.optimizer_facts import canonical_name
 QUICK_TRIALS, QUICK_SHARE = 3, 10
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The results."""
-
-    problems: list[SmallProblem]
-    results: list[Result]
-    """Problem by problem, in the order of the optimizers."""
-    refused: dict[str, str]
-    """"OPTIMIZER on PROBLEM" -> why there is no result."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "problems": {each.name: {"measure": each.unit, "steps": each.steps} for each in self.problems},
-            "results": [result.as_dict() for result in self.results],
-            "refused": self.refused,
-        }
-
-
 def compare_optimizers(
     config: CompareConfig, report: Callable[[str], None] = lambda line: None
-) -> Comparison:
-    """Search, repeat, draw and write everything into `config.out`.
+) -> dict[str, Any]:
+    """Search, repeat, draw and write everything into `config.out`; returns compare.json.
 
     UserError: an unknown problem, or no optimizer can take part.
     """
@@ -85,9 +67,7 @@ def compare_optimizers(
     if not tuned:
         raise UserError(f"optim compare: {'; '.join(f'{key}: {why}' for key, why in refused.items())}")
     results = [tuned[name, opt] for name in names for opt in opts if (name, opt) in tuned]
-    found = Comparison(problems, results, refused)
-    _write(config, found)
-    return found
+    return _write(config, problems, results, refused)
 
 
 def _outcome(problem: SmallProblem, opt: str, trials: int, seeds: int) -> Result | str:
@@ -98,57 +78,65 @@ def _outcome(problem: SmallProblem, opt: str, trials: int, seeds: int) -> Result
         return str(error)
 
 
-def results_table(results: Sequence[Result]) -> Table:
-    """A line for each result, the best of each problem first."""
+def results_table(results: Sequence[dict[str, Any]]) -> Table:
+    """A line for each of `Result.as_dict`, the best of each problem first."""
     rows = []
-    for result in sorted(results, key=lambda result: (result.problem, fmean(result.losses))):
-        spread = (
-            f"{min(result.losses):.4g} to {max(result.losses):.4g}" if len(result.losses) > 1 else "one seed"
-        )
-        best = result.best[0]
-        loss = f"{fmean(result.losses):.4g}"
-        rows.append((result.problem, result.opt, loss, spread, f"{best.lr:.2g}", f"{best.ms_per_step:.2f}"))
-    return ("problem", "optimizer", "at the end", "lowest and highest", "best lr", "ms a step"), rows
+    for result in results:
+        losses = [math.inf if loss is None else loss for loss in result["losses"]]
+        spread = f"{min(losses):.4g} to {max(losses):.4g}" if len(losses) > 1 else "one seed"
+        numbers = (f"{result['lr']:.2g}", f"{result['ms_per_step']:.2f}")
+        rows.append((fmean(losses), result["problem"], result["optimizer"], spread, *numbers))
+    headings = ("problem", "optimizer", "at the end", "lowest and highest", "best lr", "ms a step")
+    ranked = sorted(rows, key=lambda row: (row[1], row[0]))
+    return headings, [(problem, opt, f"{loss:.4g}", *rest) for loss, problem, opt, *rest in ranked]
 
 
-def _write(config: CompareConfig, found: Comparison) -> None:
+def _write(
+    config: CompareConfig, problems: list[SmallProblem], results: list[Result], refused: dict[str, str]
+) -> dict[str, Any]:
     figures: dict[str, tuple[Callable[[], Figure], str]] = {
-        "problems": (lambda: curves_figure(found), "Each optimizer at its best learning rate; bands: seeds."),
-        "lr": (lambda: lr_figure(found), "Every trial of the search; circles: the best."),
+        "problems": (
+            lambda: curves_figure(problems, results),
+            "Each optimizer at its best learning rate; bands: seeds.",
+        ),
+        "lr": (lambda: lr_figure(problems, results), "Every trial of the search; circles: the best."),
         "newton-schulz": (
             orthogonalisation_figure,
             "What Muon does to a gradient: all its singular values go to 1, in five steps of matrix products.",
         ),
     }
-    trials, seeds = len(found.results[0].trials), len(found.results[0].best)
+    found = {
+        "problems": {each.name: {"measure": each.unit, "steps": each.steps} for each in problems},
+        "results": [each.as_dict() for each in results],
+        "refused": refused,
+    }
+    trials, seeds = len(results[0].trials), len(results[0].best)
     lines = [
         f"The same number of learning-rate trials for each optimizer ({trials}), by one rule from its usual rate on; "
         f"then {seeds} runs at the best. One learning-rate schedule for all. Small problems show what an optimizer "
         "does, not which is best for a large model.",
         "A quick look: the runs are far too short to judge by." if config.quick else "",
-        as_markdown(results_table(found.results)),
-        *(
-            f"- {each.name}: {each.title}; {each.steps} steps; measured: {each.unit}"
-            for each in found.problems
-        ),
-        *(f"- left out: {key}. {why}" for key, why in found.refused.items()),
+        as_markdown(results_table(found["results"])),
+        *(f"- {each.name}: {each.title}; {each.steps} steps; measured: {each.unit}" for each in problems),
+        *(f"- left out: {key}. {why}" for key, why in refused.items()),
         "",
     ]
     for stem, (draw, caption) in figures.items():
         save_figure(draw, config.out / stem)
         lines += [f"![{caption}]({stem}.svg)", "", caption, ""]
     write_atomically(config.out / "report.md", "\n".join(lines))
-    write_json(config.out / "compare.json", found.as_dict())
+    write_json(config.out / "compare.json", found)
+    return found
 
 
-def curves_figure(found: Comparison) -> Figure:
+def curves_figure(problems: list[SmallProblem], results: list[Result]) -> Figure:
     """One panel per problem: the measure against steps, each optimizer at its best learning rate.
 
     Lines are means over seeds (of the logarithm where the axis is logarithmic), bands reach from lowest to highest.
     """
-    figure, grid = panels(len(found.problems), each=(5.2, 4.4))
-    for problem, axes in zip(found.problems, grid, strict=True):
-        shown = [result for result in found.results if result.problem == problem.name]
+    figure, grid = panels(len(problems), each=(5.2, 4.4))
+    for problem, axes in zip(problems, grid, strict=True):
+        shown = [result for result in results if result.problem == problem.name]
         mean = geometric_mean if problem.log else fmean
         for result in sorted(shown, key=lambda result: mean(result.losses)):
             color = optimizer_color(result.opt)
@@ -170,11 +158,11 @@ def curves_figure(found: Comparison) -> Figure:
     return figure
 
 
-def lr_figure(found: Comparison) -> Figure:
+def lr_figure(problems: list[SmallProblem], results: list[Result]) -> Figure:
     """One panel per problem: the last measurement of every trial against its learning rate."""
-    figure, grid = panels(len(found.problems), each=(5.2, 3.8))
-    for problem, axes in zip(found.problems, grid, strict=True):
-        for result in (result for result in found.results if result.problem == problem.name):
+    figure, grid = panels(len(problems), each=(5.2, 3.8))
+    for problem, axes in zip(problems, grid, strict=True):
+        for result in (result for result in results if result.problem == problem.name):
             finite = [run for run in result.trials if math.isfinite(run.loss)]
             look: dict[str, Any] = {"color": optimizer_color(result.opt), "marker": "o"}
             axes.plot(

@@ -20,7 +20,7 @@ from danalab.experiments.horizon import (
     multiplier_table,
 )
 from danalab.experiments.paired import pair_table
-from danalab.experiments.rows import Row, hours_of
+from danalab.experiments.rows import Row
 from danalab.experiments.saving import LEAST_SEEDS, Gain, Saved
 from danalab.experiments.statistics import Interval
 from danalab.experiments.tuning import Tuned
@@ -152,7 +152,7 @@ def tables(found: Analysis) -> dict[str, Table]:
             "Pairs of optimizers at their longest horizon, paired by seed": pair_table(found.horizon.tests),
             "Budgets: settings tried by each optimizer on each rung": budget_table(found.tuned),
         }
-    return {**made, "Device-hours": cost_table(found)}
+    return made
 
 
 def saved_table(found: Analysis) -> Table:
@@ -233,19 +233,6 @@ def lr_law_table(found: Analysis) -> Table:
         for opt, law in found.lr_laws.items()
     ]
     return ["optimizer", "a", "b", "d", "sizes", "trials"], lines
-
-
-def cost_table(found: Analysis) -> Table:
-    """Device-hours of each optimizer's runs, as logged, evaluation apart."""
-    chosen = {row["name"] for each in found.tuned for row in each.runs}
-    lines = []
-    for opt in dict.fromkeys(row["opt"] for row in found.rows):
-        mine = [row for row in found.rows if row["opt"] == opt]
-        best = sum(hours_of(row) for row in mine if row["name"] in chosen)
-        total = sum(map(hours_of, mine))
-        devices = ", ".join(sorted({str(row.get("device") or "?") for row in mine}))
-        lines.append([opt, devices, str(len(mine)), f"{total - best:.3g}", f"{best:.3g}", f"{total:.3g}"])
-    return ["optimizer", "device", "runs", "trials [h]", "best settings [h]", "all [h]"], lines
 
 
 def runs_table(rows: Sequence[Row]) -> Table:

@@ -206,16 +206,6 @@ def checked_row(row: Any, place: str = "row") -> dict[str, Any]:
     return validated(RunRow, row, place).model_dump()
 
 
-def read_runs(folder: Path) -> list[dict[str, Any]]:
-    """The rows of the run folders in a folder, with paths from here; UserError: there are none, or one is damaged."""
-    runs = sorted(file.parent for file in folder.glob("*/config.json"))
-    if not runs:
-        raise UserError(
-            f"{folder} has neither {FILE} nor run folders; it must be a ladder, a sweep or a folder of runs"
-        )
-    return [_resolve_paths(row_of(run, folder), folder) for run in runs]
-
-
 def metrics_of(row: Row) -> list[dict[str, Any]]:
     """The rows of a run's metrics.jsonl, from the row itself where it has them; none where there is no file."""
     return read_rows(Path(row["curve"])) if row.get("points") is None else row["points"]

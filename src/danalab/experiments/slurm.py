@@ -112,10 +112,14 @@ class SlurmRunner(Runner):
         """Write the scripts of runs, several where one array would be too large."""
         place = self.folder / "slurm"
         place.mkdir(parents=True, exist_ok=True)
+        # names that are readable and unique to the folder
+        digest = hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:6]
+        readable = re.sub(r"[^A-Za-z0-9._]+", "", self.folder.resolve().name).lstrip("._") or "sweep"
         scripts = []
         for first in range(0, len(cells), LARGEST_ARRAY):
             part = cells[first : first + LARGEST_ARRAY]
-            name = _next_name(self.folder)
+            names = (f"{readable}-{digest}-{number}" for number in itertools.count(1))
+            name = next(name for name in names if not (place / f"{name}.sh").exists())
             tasks = [_flags(self.folder / "runs" / cell.name, cell, self._resources.ranks) for cell in part]
             array = SlurmJob(name, tasks, self._resources, place, self._command)
             scripts.append(array.write())
@@ -169,11 +173,3 @@ def _flags(folder: Path, cell: Cell, ranks: int) -> list[str]:
     if ranks > 1 and own.get("distributed_backend") is None:
         own["distributed_backend"] = "ddp"
     return train_flags(folder.resolve(), own)
-
-
-def _next_name(folder: Path) -> str:
-    """Name of the folder's next jobs: readable and unique to the folder."""
-    digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:6]
-    readable = re.sub(r"[^A-Za-z0-9._]+", "", folder.resolve().name).lstrip("._") or "sweep"
-    names = (f"{readable}-{digest}-{number}" for number in itertools.count(1))
-    return next(name for name in names if not (folder / "slurm" / f"{name}.sh").exists())
