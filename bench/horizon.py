@@ -7,6 +7,7 @@ python bench/horizon.py                                           # from the sto
 
 import shutil
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from danalab.experiments.analysis import Analysis, analyse
 from danalab.experiments.drawing import save_figure
 from danalab.experiments.figures import horizon_loss_figure, multiplier_figure
 from danalab.experiments.formats import as_markdown
-from danalab.experiments.horizon import budget_table, exponent_table, multiplier_table
+from danalab.experiments.horizon import analyse_horizons, budget_table, exponent_table, multiplier_table
 from danalab.experiments.paired import pair_table
 from danalab.experiments.report import remarks, tuned_table
 from danalab.experiments.rows import read_ladder
+from danalab.experiments.tuning import Redraw, Trials
 from danalab_bench.pages import cost, fill_parts
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +30,11 @@ FIGURES = {"horizon_cpu": multiplier_figure, "horizon_loss_cpu": horizon_loss_fi
 
 @cache
 def data() -> Analysis:
-    return analyse(read_ladder(RESULTS))
+    found = analyse(
+        read_ladder(RESULTS), n_bootstrap=0
+    )  # laws of the loss, whose draws take a minute, are not shown
+    redraws = {opt: Redraw([Trials.of(each) for each in found.at(opt)]) for opt in found.opts}
+    return replace(found, horizon=analyse_horizons(found.tuned, redraws, found.baseline))
 
 
 def fill(page: str) -> str:

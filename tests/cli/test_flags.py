@@ -82,6 +82,18 @@ def test_the_words_of_the_long_context_trainer_are_known():
     assert (*said, config.dtype) == ("d", "o", 64, 2, 32, 3, "float32")
 
 
+def test_the_words_of_other_trainers_are_known_and_suggested():
+    from danalab.train.config.train_config import TrainConfig
+
+    words = "--optimizer adamw --learning_rate 1e-3 --max_iters 9"
+    words += " --block-size 32 --device-batch-size 4 --grad-accum-steps 2"
+    config = parse(TrainConfig, words.split(), "x")
+    assert (config.opt, config.lr, config.iterations) == ("adamw", 1e-3, 9)
+    assert (config.seq_len, config.batch_size, config.acc_steps) == (32, 4, 2)
+    with pytest.raises(UserError, match=r"--blocksize .did you mean --block-size"):
+        parse(TrainConfig, ["--blocksize", "3"], "x")
+
+
 def test_the_words_of_the_original_training_code_are_known(capsys):
     from danalab.train.config.train_config import TrainConfig
 

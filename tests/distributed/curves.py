@@ -53,7 +53,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def curve(case: Case, world: World | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
     """(loss, gradient norm, update norm) of each step, [steps, 3]."""
-    world = world or World.single()
+    world = world or World()
     strategy = strategy_of(world.layout.backend)(world)
     model = strategy.build_model(config(case.arch), init="scaled-gpt", seed=0, device=torch.device("cpu"))
     model.set_activation_checkpointing(case.checkpointing)

@@ -69,15 +69,15 @@ def shared(rank: int, size: int, layout: RankLayout) -> tuple[list[torch.Tensor]
 
 def alone(labels: list[list[torch.Tensor]]) -> list[torch.Tensor]:
     """Parameters after the same steps in one process, which is told the labels of each data-parallel rank."""
-    model, _, driver, gradients = setup(World.single())
+    model, _, driver, gradients = setup(World())
     part = ROWS // len(labels)
     for step in range(3):
         inputs, targets = batch(step)
-        if driver.curvature_is_due():
+        if driver.optimizer.hessian_is_due():
             used = torch.cat([inputs[rank * part : rank * part + ROWS // 4] for rank in range(len(labels))])
-            driver.take_curvature(
-                gradients.of_labels(TrainingBatch(used, torch.cat([drawn[step // 2] for drawn in labels])))
-            )
+            drawn = torch.cat([own[step // 2] for own in labels])
+            driver.optimizer.update_hessian(gradients.of_labels(TrainingBatch(used, drawn)))
+            driver.optimizer.zero_grad()
         gradients(TrainingBatch(inputs, targets))
         driver.optimizer.step()
         driver.optimizer.zero_grad()

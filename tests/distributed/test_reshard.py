@@ -119,7 +119,7 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
 
 
 def worlds(size: int, modes: list[str]) -> dict[str, World]:
-    return {mode: join(LAYOUTS[mode], "cpu") for mode in modes} if size > 1 else {"single": World.single()}
+    return {mode: join(LAYOUTS[mode], "cpu") for mode in modes} if size > 1 else {"single": World()}
 
 
 def convert(rank: int, size: int, modes: list[str], first: str, folder: str, optimizer: str) -> None:
@@ -162,7 +162,7 @@ def compare(rank: int, size: int, modes: list[str], first: str, folder: str, opt
 def test_every_arrangement_reads_every_other_bit_by_bit(
     tmp_path: Path, optimizer: str, modes: dict[int, list[str]]
 ):
-    model, opt = build("single", World.single(), optimizer)
+    model, opt = build("single", World(), optimizer)
     train(model, opt)
     saver = Saver(CheckpointStore(tmp_path / "first"))
     saver.save(2, flat.state_of(model, opt), {"step": 2, "random": None}, wait=True)

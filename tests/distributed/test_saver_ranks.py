@@ -109,20 +109,20 @@ def fail_once(rank: int, size: int, folder: str) -> tuple[list[int], list[int], 
     saver.save(1, tensors(1.0), {}, wait=True)
     saver.save(2, tensors(2.0), {})
     saver._finish()
-    world.barrier()
+    world.agree(0)
     after_second_try = saver.store.steps()
     saver.save(3, tensors(3.0), {})
     saver._finish()
     for _ in range(rank):  # ranks hear of it at different steps
         saver.poll()
     saver.save(4, tensors(4.0), {}, wait=True)
-    world.barrier()
+    world.agree(0)
     after_next = saver.store.steps()
     with pytest.raises(
         UserError, match=r"No space left on device \(rank 1\).*the last good one is .*step-00000004"
     ):
         saver.save(5, tensors(5.0), {}, wait=True)
-    world.barrier()
+    world.agree(0)
     return after_second_try, after_next, saver.store.steps()
 
 
@@ -135,7 +135,7 @@ def die(rank: int, size: int, folder: str) -> None:
     world = ddp()
     saver = Saver(CheckpointStore(folder), world=world)
     saver.save(1, tensors(1.0), {}, wait=True)
-    world.barrier()
+    world.agree(0)
     write = flat.dcp.FileSystemWriter.write_data
 
     def killed(*args: Any, **kwargs: Any) -> Any:

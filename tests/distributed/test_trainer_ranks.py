@@ -140,7 +140,7 @@ def test_validation_is_the_same_for_any_batch_and_number_of_ranks(words):
     shape = ModelConfig("enoki", 32, 2, 2, 16, 64, 256, 16)
 
     def evaluate(rank: int, size: int) -> list[tuple[float, float, int]]:
-        world = join(RankLayout("ddp"), "cpu") if size > 1 else World.single()
+        world = join(RankLayout("ddp"), "cpu") if size > 1 else World()
         model = build_model(shape)
         found = []
         for batch_size in (2, 4, 8, 31):

@@ -173,6 +173,8 @@ def test_json_and_exit_codes_are_for_programs(tmp_path, capsys):
         "1",
         "--budget",
         "4runs",
+        "--jobs",
+        "1",
         "--ledger",
         str(tmp_path),
     ]

@@ -8,6 +8,7 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
+from danalab.experiments import report
 from danalab.experiments.analysis import analyse
 from danalab.experiments.comparison import compare, limits, read_curve
 from danalab.experiments.figures import FIGURES
@@ -67,7 +68,8 @@ def test_one_optimizer_is_compared_with_nothing(tmp_path):
     assert "nothing is compared" in answer(analyse(rows, n_bootstrap=0))[0]
 
 
-def test_unfinished_runs_are_listed_and_in_no_fit(tmp_path):
+def test_unfinished_runs_are_listed_and_in_no_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "FIGURES", {})
     rows = read_ladder(plant(tmp_path))
     rows.append({**rows[0], "name": "lost", "final_loss": None, "status": "nonfinite"})
     found = analyse(rows, n_bootstrap=0)

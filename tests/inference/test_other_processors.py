@@ -1,4 +1,4 @@
-"""The kernels of decoding and of optimizer steps on processors that this machine is not."""
+"""The kernels on processors that this machine is not."""
 
 from __future__ import annotations
 

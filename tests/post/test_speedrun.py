@@ -82,7 +82,6 @@ def test_the_report_has_scores_stages_samples_and_the_way_to_talk(finished):
         f"danalab serve --run {finished.folder('rl')}",
     ):
         assert part in report
-    assert (finished.out / "curves.png").stat().st_size > 10_000
 
 
 def test_the_same_command_again_changes_nothing(finished):
@@ -222,15 +221,6 @@ def test_the_card_of_a_chat_says_what_the_calculator_needs(finished):
     card = model_card(open_run(finished.folder("sft")), 1, "Qwen3ForCausalLM", True)
     assert "<|python_end|>" in card
     assert "<|python_end|>" not in model_card(open_run(finished.folder("base")), 1, "Qwen3ForCausalLM", True)
-
-
-def test_the_base_run_takes_a_size_and_a_length_of_ones_own(tmp_path):
-    base = Speedrun(SpeedrunConfig(out=tmp_path, d_model=64, iterations=7)).configuration("base")
-    assert (base.d_model, base.n_heads, base.n_layers, base.iterations) == (64, 2, 2, 7)
-    larger = Speedrun(SpeedrunConfig(out=tmp_path, preset="gpu-small", d_model=512)).configuration("base")
-    assert (larger.d_model, larger.heads, larger.n_heads, larger.iterations) == (512, None, 16, 3000)
-    with pytest.raises(UserError, match="multiple of 32"):
-        Speedrun(SpeedrunConfig(out=tmp_path, d_model=50)).configuration("base")
 
 
 def test_the_preset_names_the_optimizer_unless_the_user_does(finished):

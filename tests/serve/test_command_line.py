@@ -129,12 +129,9 @@ def test_a_missing_library_is_named_with_its_extra(base_run, capsys, monkeypatch
     assert "danalab serve needs uvicorn: pip install 'danalab[serve]'" in capsys.readouterr().err
 
 
-def test_a_long_error_is_cut_and_has_no_control_characters(capsys):
-    assert main(["serve", "\x1b[2J" + "x" * 5000]) == 2
-    error = capsys.readouterr().err
-    assert 1500 < len(error) < 1600
-    assert error.endswith(" characters)\n")
-    assert "\x1b" not in error
+def test_an_error_has_no_control_characters(capsys):
+    assert main(["serve", "\x1b[2Jx"]) == 2
+    assert "\x1b" not in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -30,22 +30,16 @@ _DIGITS = Context(prec=12, rounding=ROUND_HALF_EVEN)
 
 
 def call_tool(expression: str) -> str:
-    """The output of a tool call: the value, or `ERROR`."""
-    value = calculate(expression)
-    return ERROR if value is None else value
-
-
-def calculate(expression: str) -> str | None:
-    """The value of an expression as text, integers exact and others to 12 digits; None for what has no value."""
+    """The value of an expression as text, integers exact and others to 12 digits; `ERROR` for what has no value."""
     if len(expression) > MAX_LENGTH:
-        return None
+        return ERROR
     if (counted := _COUNT.fullmatch(expression)) is not None:
         text, part = (ast.literal_eval(quoted) for quoted in counted.groups())
-        return str(text.count(part)) if part else None
+        return str(text.count(part)) if part else ERROR
     try:
         return _shown(_value(*_parsed(expression), MAX_DEPTH - 1))
     except (SyntaxError, ValueError, ZeroDivisionError):
-        return None
+        return ERROR
 
 
 def _parsed(expression: str) -> tuple[ast.expr, list[Fraction]]:

@@ -103,7 +103,13 @@ class TemplateFormat:
 
         UserError: the template refuses the conversation, or a message has calls of tools.
         """
-        return self._encode(self._render(conversation))
+        ids: list[int] = []
+        for index, piece in enumerate(self._specials.split(self._render(conversation))):
+            if index % 2:  # text, special, text, ..., text
+                ids.append(self.tokenizer.specials[piece])
+            else:
+                ids += self.tokenizer.encode(piece.replace(_BREAK, ""))
+        return ids
 
     def parse(self, ids: Iterable[int]) -> Message | None:
         """The assistant's message in drawn ids, up to the first stop token; None where it said nothing."""
@@ -130,15 +136,6 @@ class TemplateFormat:
             if start >= 0:
                 return text[: start + len(last)]
         raise UserError("the model's chat template changes the assistant's message that is to be continued")
-
-    def _encode(self, text: str) -> list[int]:
-        ids: list[int] = []
-        for index, piece in enumerate(self._specials.split(text)):  # text, special, text, ..., text
-            if index % 2:
-                ids.append(self.tokenizer.specials[piece])
-            else:
-                ids += self.tokenizer.encode(piece.replace(_BREAK, ""))
-        return ids
 
     def _content(self, message: Message) -> str:
         """The text of a message, with the spellings of special tokens broken up."""

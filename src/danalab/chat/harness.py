@@ -79,7 +79,10 @@ def evaluate_tasks(
             ImportError,
         ) as error:  # mostly an unknown task, or data it cannot get
             raise UserError(f"--lm-eval {','.join(tasks)}: the harness says: {first_line(error)}") from error
-    results = {task: _numbers(values) for task, values in found["results"].items()}
+    results = {
+        task: {key.removesuffix(",none"): value for key, value in values.items() if isinstance(value, float)}
+        for task, values in found["results"].items()
+    }  # ",none": no filter
     samples = {task: int(counts["effective"]) for task, counts in found.get("n-samples", {}).items()}
     shots = {task: int(count) for task, count in found.get("n-shot", {}).items()}
     return HarnessResult(exported.step, results, samples, shots, harness.__version__)
@@ -97,12 +100,3 @@ def _found(tasks: list[str]) -> tuple[list[str], Any]:
         if name not in manager.all_tasks:
             raise UserError(f"--lm-eval {task}: no such task{nearest(str(name), manager.all_tasks)}")
     return names, manager
-
-
-def _numbers(values: dict[str, Any]) -> dict[str, float]:
-    """Numbers by metric, without the name of the default filter ("none")."""
-    return {
-        key.removesuffix(",none"): value
-        for key, value in values.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }

@@ -81,7 +81,15 @@ def read_suite(folder: str | Path) -> list[InContextTask]:
             f"{folder}: one YAML file that lists the tasks is expected: {len(files) or 'none'} in it"
         )
     suite = validated(_Suite, read_yaml(files[0]), files[0])
-    baselines = _read_baselines(folder / META)
+    baselines, meta = dict[str, float](), folder / META
+    if meta.is_file():
+        try:
+            with meta.open(encoding="utf-8", newline="") as lines:
+                for row in csv.DictReader(lines):
+                    baselines[row["Eval Task"]] = float(row["Random baseline"]) / 100
+        except (KeyError, TypeError, ValueError) as error:
+            told = f"columns 'Eval Task' and 'Random baseline' [%] are expected ({error})"
+            raise UserError(f"{meta}: {told}") from error
     for entry in suite.icl_tasks:
         candidates = folder / "eval_data" / entry.dataset_uri, folder / entry.dataset_uri
         file = next(filter(Path.is_file, candidates), None)
@@ -89,20 +97,6 @@ def read_suite(folder: str | Path) -> list[InContextTask]:
             raise UserError(f"{files[0]}: {entry.label}: no file {candidates[0]}")
         entry.file, entry.baseline = file, baselines.get(entry.label, 0.0)
     return suite.icl_tasks
-
-
-def _read_baselines(file: Path) -> dict[str, float]:
-    """Label -> accuracy of random answers; empty where there is no file."""
-    if not file.is_file():
-        return {}
-    with file.open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    try:
-        return {row["Eval Task"]: float(row["Random baseline"]) / 100 for row in rows}
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{file}: columns 'Eval Task' and 'Random baseline' [%] are expected ({error})"
-        ) from error
 
 
 def evaluate_in_context(
@@ -135,7 +129,9 @@ def evaluate_in_context(
         others = [i for i in range(len(items)) if i != number]
         examples = [items[i][1] for i in random.Random(seed + number).sample(others, task.shots)]
         options = _rows(task, items[number][1], examples, tokenizer)
-        rows += [_cut(row, model.config.seq_len) for row in options]
+        for tokens, start, end in options:  # the last `seq_len` + 1 tokens: the last one is only a target
+            over = max(0, len(tokens) - model.config.seq_len - 1)
+            rows.append((tokens[over:], max(1, start - over), end - over))
         owners += [index] * len(options)
     losses, right = _scores(model, rows, tokenizer.eos_id, autocast)
     answers: list[list[float]] = [[] for _ in numbers]
@@ -199,13 +195,6 @@ def _shared(lists: Sequence[list[int]]) -> int:
         (i for i, tokens in enumerate(zip(*lists, strict=False)) if len(set(tokens)) > 1),
         min(map(len, lists)),
     )
-
-
-def _cut(row: Row, seq_len: int) -> Row:
-    """The last `seq_len` + 1 tokens: the last one is only a target."""
-    tokens, start, end = row
-    over = max(0, len(tokens) - seq_len - 1)
-    return tokens[over:], max(1, start - over), end - over
 
 
 def _scores(

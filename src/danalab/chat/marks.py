@@ -55,15 +55,6 @@ class ChatFormat:
         spellings: mark of a calculation -> what the text shows in its place.
     """
 
-    bos: int
-    user_start: int
-    user_end: int
-    assistant_start: int
-    assistant_end: int
-    python_start: int
-    python_end: int
-    output_start: int
-    output_end: int
     stop_texts = ()
 
     def __init__(self, tokenizer: Tokenizer):
@@ -73,8 +64,9 @@ class ChatFormat:
                 f"tokenizer {tokenizer.name}: no special token {missing[0]}; danalab sft adds it to a run"
             )
         self.tokenizer = tokenizer
-        for name, spelling in SPECIAL_TOKENS.items():
-            setattr(self, name, tokenizer.specials[spelling])
+        marks = [tokenizer.specials[spelling] for spelling in SPECIAL_TOKENS.values()]
+        self.bos, self.user_start, self.user_end, self.assistant_start, self.assistant_end = marks[:5]
+        self.python_start, self.python_end, self.output_start, self.output_end = marks[5:]
         self.n_ids = max(tokenizer.n_tokens, 1 + max(tokenizer.specials.values()))
         self.spellings = {self.python_start: "<<", self.output_start: "=", self.output_end: ">>"}
         self._specials = frozenset(tokenizer.specials.values())

@@ -25,6 +25,11 @@ CALCULATION = re.compile(r"<<([^<>=]+)=([^<>=]*)>>")
 MAX_MESSAGES = 2000
 MAX_FUNCTIONS = 128
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+FUNCTIONS = (
+    "You can call these functions:\n{}\n"
+    'A call is a JSON object {{"name": NAME, "arguments": {{...}}}}; its result follows.'
+)
+"""What the system message tells the model of its functions."""
 _FUNCTION_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 Role = Literal["system", "user", "assistant"]
@@ -132,29 +137,21 @@ def read_functions(value: Any, where: str = "tools") -> list[Function]:
     """The functions of a list of tools: wrapped as OpenAI does, or bare. FieldError: the first thing that is wrong."""
     if not isinstance(value, list) or len(value) > MAX_FUNCTIONS:
         raise FieldError(f"'{where}' must be a list of at most {MAX_FUNCTIONS} functions", where)
-    return [_function(each, f"{where}.{number}") for number, each in enumerate(value)]
-
-
-def _function(value: Any, where: str) -> Function:
-    tool = _object(value, where)
-    if tool.get("type", "function") != "function":
-        raise FieldError(f"'{where}.type' must be 'function'", f"{where}.type", "unsupported_value")
-    inner = _object(tool.get("function", tool), where)
-    name, parameters = inner.get("name"), inner.get("parameters")
-    if not isinstance(name, str) or not _FUNCTION_NAME.fullmatch(name):
-        raise FieldError(
-            f"'{where}': the name of a function is 1 to 64 letters, digits, - and _", f"{where}.name"
-        )
-    parameters = NO_ARGUMENTS if parameters is None else _object(parameters, f"{where}.parameters")
-    return {"name": name, "description": str(inner.get("description") or ""), "parameters": parameters}
-
-
-def describe_functions(functions: Sequence[Function]) -> str:
-    """The functions as the system message tells them to the model."""
-    return (
-        f"You can call these functions:\n{json.dumps(functions)}\n"
-        'A call is a JSON object {"name": NAME, "arguments": {...}}; its result follows.'
-    )
+    functions = []
+    for number, each in enumerate(value):
+        at = f"{where}.{number}"
+        tool = _object(each, at)
+        if tool.get("type", "function") != "function":
+            raise FieldError(f"'{at}.type' must be 'function'", f"{at}.type", "unsupported_value")
+        inner = _object(tool.get("function", tool), at)
+        name, parameters = inner.get("name"), inner.get("parameters")
+        if not isinstance(name, str) or not _FUNCTION_NAME.fullmatch(name):
+            told = f"'{at}': the name of a function is 1 to 64 letters, digits, - and _"
+            raise FieldError(told, f"{at}.name")
+        parameters = NO_ARGUMENTS if parameters is None else _object(parameters, f"{at}.parameters")
+        described = str(inner.get("description") or "")
+        functions.append({"name": name, "description": described, "parameters": parameters})
+    return functions
 
 
 # ---- reading ----
@@ -181,7 +178,7 @@ def read_messages(value: Any, functions: Sequence[Function] = (), where: str = "
     system = [part.text for role, part, _ in said if role == "system"]
     turns = said[len(system) :]
     if functions:
-        system.append(describe_functions(functions))
+        system.append(FUNCTIONS.format(json.dumps(functions)))
     instructions = "\n\n".join(filter(str.strip, system))
     messages = [Message.of("system", instructions)] if instructions else []
     for _, group in groupby(turns, key=lambda each: each.role):

@@ -86,16 +86,6 @@ SPINS = 1_000
 the cores of a busy machine from the thread that they wait for (notes/lab-notebook.md, "Waiting threads")."""
 
 
-CITATION = """\
-@misc{ferbach2026logarithmic,
-  title = {Logarithmic-time Schedules for Scaling Language Models with Momentum}, year = {2026}, eprint = {2602.05298},
-  author = {Damien Ferbach and Courtney Paquette and Gauthier Gidel and Katie Everett and Elliot Paquette}}
-@misc{ferbach2025dimension,
-  title = {Dimension-adapted Momentum Outscales SGD}, year = {2025}, eprint = {2505.16098},
-  author = {Damien Ferbach and Katie Everett and Gauthier Gidel and Elliot Paquette and Courtney Paquette}}"""
-"""The papers of the optimizers, as `danalab --cite` prints them."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (2 for bad input)."""
     _open_closed_streams()
@@ -169,9 +159,6 @@ def _dispatch(arguments: list[str]) -> int:
             return 0
         case ["-V" | "--version", *_]:
             print(f"danalab {__version__}")
-            return 0
-        case ["--cite", *_]:
-            print(CITATION)
             return 0
     if arguments[0] in _MEANT:
         raise UserError(f"unknown command '{arguments[0]}' (did you mean '{_MEANT[arguments[0]]}'?)")
@@ -249,6 +236,5 @@ def _usage(groups: Sequence[str]) -> str:
         "usage: danalab COMMAND [flags]\n\n" + "\n\n".join(lists) + f"{more}\n\n"
         "To begin: danalab demo, danalab plan --heads 4, danalab optim list.\n"
         "Every command takes --help, --config FILE.yaml, --print-config and --debug (show tracebacks). Your own\n"
-        "optimizer, schedule, task, reward or data source is FILE.py:NAME.\n"
-        "danalab --cite prints the papers of the optimizers, danalab --version the version."
+        "optimizer, schedule, task, reward or data source is FILE.py:NAME."
     )

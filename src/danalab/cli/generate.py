@@ -7,7 +7,7 @@ from typing import Literal
 from danalab.cli._shared.flags import Answer
 from danalab.cli._shared.model_flags import ModelFlags
 from danalab.errors import UserError, printable
-from danalab.train.config.fields import JsonFlags, setting
+from danalab.train.config.fields import Count, JsonFlags, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +21,8 @@ class Flags(ModelFlags, JsonFlags):
     temperature: float = setting(0.8, "Divides the logits; 0 takes the most likely token.")
     top_k: int = setting(0, "Sample among the k most likely tokens; 0: all.")
     top_p: float = setting(1.0, "Sample among the most likely tokens that together have this probability.")
-    min_p: float = setting(
-        0.0, "Sample among the tokens that have at least this share of the largest probability."
-    )
-    repetition_penalty: float = setting(
-        1.0, "Positive logits of tokens that occurred are divided by it, negative ones multiplied; 1: none."
-    )
     stop: tuple[str, ...] = setting((), "Strings that end the text; they are not part of it.")
-    samples: int = setting(1, "Number of continuations.")
+    samples: Count = setting(1, "Number of continuations.")
     seed: int = setting(0, "Same seed, same text; sample i uses seed + i.")
     device: str = setting("cpu", "Device to decode on: cpu, cuda or cuda:N.")
     weight_dtype: Literal["float32", "bfloat16", "int8"] | None = setting(
@@ -42,11 +36,9 @@ def run(flags: Flags) -> Answer | None:
     """Sample text from a run or an exported model: the prompt and its continuation, streamed to standard output."""
     from danalab.inference.request import SamplingParameters
 
-    if flags.samples < 1:
-        raise UserError(f"--samples {flags.samples}: must be at least 1")
     if not abs(flags.seed) + flags.samples < 2**63:
         raise UserError(f"--seed {flags.seed}: must be below 2^63")
-    names = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop")
+    names = ("max_tokens", "temperature", "top_k", "top_p", "stop")
     settings = {name: getattr(flags, name) for name in names}
     # The settings are checked before a model is read.
     sampling = [SamplingParameters(seed=flags.seed + i, **settings) for i in range(flags.samples)]

@@ -30,7 +30,7 @@ class Flags(SweepFlags):
 
 def run(flags: Flags) -> Answer:
     """Run a ladder: the search for the best settings at every size, then more seeds; start it again to continue."""
-    from danalab.cli._shared.run_tables import open_ends, show_plan, show_rows, with_costs
+    from danalab.cli._shared.run_tables import open_ends, show_plan, show_rows, without_points
     from danalab.experiments.formats import as_text
     from danalab.experiments.ladder import run_ladder
     from danalab.experiments.plan import read_plan
@@ -39,7 +39,7 @@ def run(flags: Flags) -> Answer:
 
     folder = flags.out or Path("ladders") / flags.file.stem
     if flags.collect:
-        return show_rows(flags, folder, collect(folder))
+        return show_rows(folder, collect(folder))
     plan = read_plan(flags.file)
     plan = plan.model_copy(update=_chosen(flags, plan))
     log_to_stderr()
@@ -70,7 +70,7 @@ def run(flags: Flags) -> Answer:
     headings = ["optimizer", "rung", "best settings", "at an edge", "trials", "loss"]
     facts = {
         "folder": str(folder),
-        "rows": with_costs(rows, flags.dollars_per_hour),
+        "rows": without_points(rows),
         "tuned": [vars(each) for each in tuned],
         "untuned": untuned,
         **open_ends(runner),

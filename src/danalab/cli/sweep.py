@@ -42,7 +42,7 @@ def run(flags: Flags) -> Answer:
     from danalab.train.callbacks.console import log_to_stderr
 
     if flags.collect:
-        return show_rows(flags, flags.out, collect(flags.out))
+        return show_rows(flags.out, collect(flags.out))
     fixed, grid, runs = read_grid(flags.file) if flags.file is not None else ({}, {}, [])
     cells = expand({**grid, **parse_assignments(flags.grid)}, {**fixed, **parse_fixed(flags.fixed)}, runs)
     log_to_stderr()
@@ -57,7 +57,7 @@ def run(flags: Flags) -> Answer:
                 runner.train(cells, "sweep")
         except Queued:
             pass
-    return show_rows(flags, flags.out, runner.gather(), runner)
+    return show_rows(flags.out, runner.gather(), runner)
 
 
 VERBS = {"sweep": (Flags, run)}

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from danalab.inference.request import RequestState
 from danalab.inference.scheduler import BlockPool, Chunk
-from danalab.models.cache import Cache, KeyValues, State, continuation_mask
+from danalab.models.cache import Cache, KeyValues, continuation_mask
 from danalab.models.decoder import Decoder
 
 
@@ -78,25 +78,31 @@ class BlockCache(Cache):
     def __init__(
         self, model: Decoder, sequences: Sequence[RequestState], memory: Sequence[KeyValueBlocks | None]
     ):
-        starts, device = [each.computed for each in sequences], model.head_weight.device
-        states: list[State] = model.new_cache(len(sequences)).states
-        positions: BlockPositions | None = None
-        for layer, state in enumerate(states):
+        super().__init__(len(sequences), model.config.seq_len, model.new_cache(len(sequences)).states)
+        device, starts = model.head_weight.device, [each.computed for each in sequences]
+        self.starts = torch.tensor(starts, device=device).unsqueeze(1)
+        self.length = self.max_start = max(starts)
+        """Tokens of the longest sequence before the new ones."""
+        self.same_start = min(starts) == self.max_start
+        """Whether all sequences have as many."""
+        size = next((each.block_size for each in memory if each is not None), 1)
+        width = max(len(each.blocks) for each in sequences)
+        table = [each.blocks + [0] * (width - len(each.blocks)) for each in sequences]
+        inside = torch.arange(size, device=device)
+        self.table = (torch.tensor(table, device=device).unsqueeze(-1) * size + inside).flatten(1)
+        """Places of positions in the memory of all blocks, [B, positions]; the same for all layers."""
+        for layer, state in enumerate(self.states):
             blocks = memory[layer]
             if isinstance(state, KeyValues):
                 assert blocks is not None
-                positions = positions or BlockPositions(sequences, starts, blocks.block_size, device)
-                states[layer] = BlockView(blocks, positions)
+                self.states[layer] = BlockView(blocks, self)
             elif begun := [each.states[layer] for each in sequences if each.states and each.states[layer]]:
                 # All sequences of a batch are before their first token, or all are after it.
                 state.load(tuple(torch.cat(same) for same in zip(*begun, strict=True)))
-        super().__init__(len(sequences), model.config.seq_len, states)
-        self.length = max(starts)
-        self._starts = torch.tensor(starts, device=device).unsqueeze(1) if len(set(starts)) > 1 else None
 
     def positions(self, length: int, device: torch.device) -> Tensor | None:
         """[B, L]; None where all sequences have the same length."""
-        return None if self._starts is None else self._starts + torch.arange(length, device=device)
+        return None if self.same_start else self.starts + torch.arange(length, device=device)
 
     def store(self, sequences: Sequence[RequestState]) -> None:
         """Give each sequence its part of the recurrent states."""
@@ -106,46 +112,25 @@ class BlockCache(Cache):
                 sequence.states = [part and tuple(x[row : row + 1] for x in part) for part in recurrent]
 
 
-class BlockPositions:
-    """The places of some sequences' positions in the memory of all blocks; the same for all layers."""
-
-    def __init__(
-        self, sequences: Sequence[RequestState], starts: Sequence[int], block_size: int, device: torch.device
-    ):
-        width = max(len(each.blocks) for each in sequences)
-        table = [each.blocks + [0] * (width - len(each.blocks)) for each in sequences]
-        inside = torch.arange(block_size, device=device)
-        self.table = (torch.tensor(table, device=device).unsqueeze(-1) * block_size + inside).flatten(1)
-        """[B, positions]."""
-        self.max_start = max(starts)
-        """Tokens of the longest sequence before the new ones."""
-        self.same_start = min(starts) == self.max_start
-        """Whether all sequences have as many."""
-        self.starts = torch.tensor(starts, device=device).unsqueeze(1)
-
-
 class BlockView(KeyValues):
     """The keys and values of some sequences in one layer."""
 
-    def __init__(self, memory: KeyValueBlocks, positions: BlockPositions):
-        super().__init__(*positions.table.shape)
-        self._memory, self._positions = memory, positions
+    def __init__(self, memory: KeyValueBlocks, cache: BlockCache):
+        super().__init__(*cache.table.shape)
+        self._memory, self._cache = memory, cache
 
     def append(self, k_BNLH: Tensor, v_BNLH: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Keys and values of all positions up to the new ones, and the mask that shorter sequences need."""
-        length, device, positions = k_BNLH.shape[2], k_BNLH.device, self._positions
-        end = positions.max_start + length
-        if positions.same_start:
-            new, visible = positions.table[:, positions.max_start : end], positions.table[:, :end]
-            mask = continuation_mask(positions.max_start, length, device)
+        length, device, cache = k_BNLH.shape[2], k_BNLH.device, self._cache
+        end = cache.max_start + length
+        if cache.same_start:
+            new, visible = cache.table[:, cache.max_start : end], cache.table[:, :end]
+            mask = continuation_mask(cache.max_start, length, device)
         else:
-            own, every = (
-                positions.starts + torch.arange(length, device=device),
-                torch.arange(end, device=device),
-            )
-            new = positions.table.gather(1, own)
+            own, every = cache.starts + torch.arange(length, device=device), torch.arange(end, device=device)
+            new = cache.table.gather(1, own)
             # Beyond its end a sequence sees its last token again, never what others left: 0 times NaN would be NaN.
-            visible = positions.table.gather(1, every.minimum(own[:, -1:]))
+            visible = cache.table.gather(1, every.minimum(own[:, -1:]))
             mask = (every <= own.unsqueeze(-1)).unsqueeze(1)
         keys, values = self._memory.write(new, k_BNLH.transpose(1, 2), v_BNLH.transpose(1, 2))
         return keys[visible].transpose(1, 2), values[visible].transpose(1, 2), mask

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -38,7 +37,6 @@ _AHEAD = 64  # tokens that are tried
 _LIMITS = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "enum", "const", "multipleOf"}
 _TOGETHER = {"allOf", "anyOf", "oneOf", "$ref"}
 _COMPACT: Any = {"item_separator": ",", "key_separator": ":", "whitespace_flexible": False}
-_tokenizers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 _CHILD = f"""
 import resource, signal, sys
@@ -174,13 +172,12 @@ def _closed(schema: Any) -> Any:
     return closed
 
 
+@lru_cache(maxsize=4)
 def _tokenizer(tokenizer: Tokenizer) -> Any:
     """The tokenizer in llguidance's form; made once, because it builds a tree of all tokens."""
-    if tokenizer not in _tokenizers:
-        import llguidance
+    import llguidance
 
-        _tokenizers[tokenizer] = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Callable(tokenizer)))
-    return _tokenizers[tokenizer]
+    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Callable(tokenizer)))
 
 
 class _Callable:

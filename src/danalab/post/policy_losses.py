@@ -22,6 +22,7 @@ from __future__ import annotations  # needs no torch: the command line reads the
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -103,15 +104,9 @@ class PolicyObjective:
         ]
 
 
-def _clipped_ratio(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
-    return _pessimistic(tokens.log_ratio.exp(), tokens.advantages, clip)
-
-
-def _clipped_sequence_ratio(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
-    return _pessimistic(tokens.sequence_mean(tokens.log_ratio).exp(), tokens.advantages, clip)
-
-
-def _pessimistic(ratio: Tensor, advantages: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
+def _clipped_ratio(tokens: Tokens, clip: Clip, *, of_sequence: bool = False) -> tuple[Tensor, Tensor]:
+    log_ratio, advantages = tokens.log_ratio, tokens.advantages
+    ratio = (tokens.sequence_mean(log_ratio) if of_sequence else log_ratio).exp()
     low, high = 1 - clip.low, 1 + clip.high
     acts = ((ratio < low) & (advantages < 0)) | ((ratio > high) & (advantages > 0))  # no gradient
     return -(ratio * advantages).minimum(ratio.clamp(low, high) * advantages), acts
@@ -130,7 +125,7 @@ def _log_likelihood(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
 OBJECTIVES = {
     "dapo": PolicyObjective("dapo", _clipped_ratio, "tokens", Clip(0.2, 0.28)),
     "dr_grpo": PolicyObjective("dr_grpo", _clipped_ratio, "budget", Clip(0.2, 0.2)),
-    "gspo": PolicyObjective("gspo", _clipped_sequence_ratio, "sequences", Clip(3e-4, 4e-4)),
+    "gspo": PolicyObjective("gspo", partial(_clipped_ratio, of_sequence=True), "sequences", Clip(3e-4, 4e-4)),
     "cispo": PolicyObjective("cispo", _clipped_weight, "tokens", Clip(1.0, 4.0)),
     "reinforce": PolicyObjective("reinforce", _log_likelihood, "tokens", Clip(0.0, 0.0)),
 }

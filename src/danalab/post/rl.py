@@ -18,7 +18,7 @@ from torch import nn
 from danalab.chat.marks import ChatFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.task_scores import AnswerSettings, TaskEvaluator
-from danalab.chat.tasks import TEST, Task, TaskMixture, make_task
+from danalab.chat.tasks import TEST, TaskMixture, make_task
 from danalab.data import Dataset
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
@@ -224,7 +224,11 @@ class TaskDataset(ChatDataset):
             reward = hashlib.sha256(file.read_bytes()).hexdigest() + reward.rpartition(":")[2]
         identity = f"tasks 1\n{chat.tokenizer.fingerprint}\n{reward}"
         for (task, weight), text in zip(made, specifications, strict=True):
-            identity += f"{text.partition(':')[0]}\n{weight}\n{_hash_of(task)}\n"
+            digest = hashlib.sha256(f"{task.name} {len(task)}".encode())
+            for position in np.unique(np.linspace(0, len(task) - 1, HASHED).astype(np.int64)).tolist():
+                problem = task.problem(position)
+                digest.update(repr((problem, problem.history)).encode(errors="backslashreplace"))
+            identity += f"{text.partition(':')[0]}\n{weight}\n{digest.hexdigest()}\n"
         super().__init__(specifications, "train", chat, identity.encode(), self._no_split)
         self.n_tokens = sum(map(len, self.tasks)) * row_tokens
 
@@ -234,16 +238,6 @@ class TaskDataset(ChatDataset):
 
     def _no_split(self, split: str) -> NoReturn:
         raise UserError(f"{self.path}: tasks have no split '{split}'; give split=... to a task")
-
-
-def _hash_of(task: Task) -> str:
-    digest = hashlib.sha256(f"{task.name} {len(task)}".encode())
-    for position in np.unique(
-        np.linspace(0, len(task) - 1, min(len(task), HASHED)).astype(np.int64)
-    ).tolist():
-        problem = task.problem(position)
-        digest.update(repr((problem, problem.history)).encode(errors="backslashreplace"))
-    return digest.hexdigest()
 
 
 RL = StageKind("rl", _open, _stage, prepare_start)

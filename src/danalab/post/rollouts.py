@@ -33,9 +33,6 @@ from danalab.train.step.loss import IGNORED, TrainingBatch
 
 log = logging.getLogger(__name__)
 
-COUNTS = ("answers", "reward", "squares", "tokens", "truncated", "calls", "groups", "no_signal", "too_long")
-"""Sums over the answers of a step; no_signal: groups whose rewards are all equal; too_long: problems whose prompt
-leaves no space for an answer."""
 EPSILON = 1e-6
 REFERENCE_TOKENS = 4096
 """Positions that the reference computes at the same time."""
@@ -71,26 +68,40 @@ class Rollouts(BatchSource):
         Groups without signal are left out, unless a KL penalty acts on them; the loss counts them. UserError: a reward
         misbehaves, or no problem leaves space for an answer.
         """
-        counts: dict[str, float] = dict.fromkeys(COUNTS, 0.0)
-        answers = self._answers(step, counts)
-        summed = self._world.sums([counts[name] for name in COUNTS])
-        self._note(dict(zip(COUNTS, summed, strict=True)))
-        batch = pack_answers(answers, self._chat.bos, sampled=int(counts["answers"]))
+        settings = self._settings
+        answered = self._answered(step)
+        groups = [each for each in answered if each is not None]
+        trained = [self._trained(each) for each in groups]
+        answers = [answer for each in groups for answer in each.answers]
+        rewards = [reward for each in groups for reward in each.rewards]
+        counts = {
+            "answers": len(answers),
+            "reward": sum(rewards),
+            "squares": sum(reward**2 for reward in rewards),
+            "tokens": sum(len(answer.tokens) for answer in answers),
+            "truncated": sum(not answer.finished for answer in answers),
+            "calls": sum(answer.calls for answer in answers),
+            "groups": len(groups),
+            "no_signal": sum(not any(each.advantage for each in group) for group in trained),  # equal rewards
+            "too_long": answered.count(None),  # the prompt leaves no space for an answer
+        }
+        summed = self._world.sums(list(map(float, counts.values())))
+        self._note(dict(zip(counts, summed, strict=True)))
+        teaches = lambda group: self._reference is not None or any(each.advantage for each in group)  # noqa: E731
+        taught = [each for group in trained if teaches(group) for each in group]
+        batch = pack_answers(taught, self._chat.bos, sampled=len(answers))
         if self._reference is not None:
             device = next(self._reference.parameters()).device
             together, parts = max(1, REFERENCE_TOKENS // batch.inputs.shape[1]), []
             with torch.no_grad(), self._autocast():
                 for start in range(0, len(batch), together):
                     part = batch.rows(slice(start, start + together)).to(device)
-                    logits = (
-                        self._reference(part.inputs)[..., : self._chat.n_ids].float()
-                        / self._settings.temperature
-                    )
-                    parts.append(target_log_probs(logits, part.targets).cpu())
+                    logits = self._reference(part.inputs)[..., : self._chat.n_ids].float()
+                    parts.append(target_log_probs(logits / settings.temperature, part.targets).cpu())
             batch.extra["reference_log_probs"] = torch.cat(parts)
         return batch
 
-    def _answers(self, step: int, counts: dict[str, float]) -> list[TrainedAnswer]:
+    def _answered(self, step: int) -> list[AnsweredProblem | None]:
         settings, per_rank = self._settings, self._settings.problems // self._world.dp_size
         first = self._world.dp_rank * per_rank
         groups, start = range(first, first + per_rank), step * settings.problems
@@ -98,7 +109,7 @@ class Rollouts(BatchSource):
         problems = {(settings.data_seed, step, group): self._mixture[start + group] for group in groups}
         assert self._engine is not None
         with self._engine() as engine, self._autocast():
-            answered = answer_problems(
+            return answer_problems(
                 engine,
                 self._chat,
                 self._scorer,
@@ -107,29 +118,15 @@ class Rollouts(BatchSource):
                 max_tokens=settings.max_answer,
                 temperature=settings.temperature,
             )
-        counts["too_long"] += answered.count(None)
-        return [taught for each in answered if each is not None for taught in self._trained(each, counts)]
 
-    def _trained(self, group: AnsweredProblem, counts: dict[str, float]) -> list[TrainedAnswer]:
-        """The answers of one group that teach something; adds to the counts."""
-        answers, rewards = group.answers, group.rewards
-        counts["groups"] += 1
-        counts["answers"] += len(answers)
-        counts["reward"] += sum(rewards)
-        counts["squares"] += sum(reward**2 for reward in rewards)
-        counts["tokens"] += sum(len(answer.tokens) for answer in answers)
-        counts["truncated"] += sum(not answer.finished for answer in answers)
-        counts["calls"] += sum(answer.calls for answer in answers)
-        advantages = group_advantages(rewards, divide_by_std=self._settings.advantage_std)
-        kept = [
+    def _trained(self, group: AnsweredProblem) -> list[TrainedAnswer]:
+        """The answers of one group with their advantages."""
+        advantages = group_advantages(group.rewards, divide_by_std=self._settings.advantage_std)
+        return [
             TrainedAnswer(group.prompt, answer, advantage)
-            for answer, advantage in zip(answers, advantages, strict=True)
+            for answer, advantage in zip(group.answers, advantages, strict=True)
             if answer.finished or not self._settings.mask_truncated
         ]
-        if any(each.advantage for each in kept):
-            return kept
-        counts["no_signal"] += 1
-        return [] if self._reference is None else kept
 
     def _note(self, counts: Mapping[str, float]) -> None:
         """Keep what a row of metrics shows of a step."""

@@ -28,7 +28,6 @@ from danalab.data.tokenizers.base import Tokenizer, padded
 from danalab.errors import UserError
 from danalab.files import read_json, sha256, write_json
 from danalab.models import build_model
-from danalab.models.config import ModelConfig
 from danalab.models.decoder import Decoder
 from danalab.optimizer_facts import canonical_name
 from danalab.post.dataset import ConversationDataset, ReplayedDataset, tokenize
@@ -139,8 +138,13 @@ def continued(
 ) -> tuple[Run, dict[str, Any]]:
     """(the run `flags.run`, settings of a stage that continues it on the data `words`, with its tokenizer)."""
     base = open_run(flags.run)
+    if not base.folder.tokenizer_folder.is_dir():
+        raise UserError(f"{base.path}: the run has no tokenizer, so it cannot learn from conversations")
     run_dir = flags.run_dir or Path(os.path.normpath(f"{flags.run}-{stage}"))
-    start, model, tokenizer = with_vocabulary(base, run_dir, copies=bool(getattr(flags, "kl", 0.0)))
+    n_ids, model = ChatFormat(extend_tokenizer(base.tokenizer)).n_ids, base.model_config
+    copies = model.vocab_size < n_ids or getattr(flags, "kl", 0.0) > 0  # by `prepare_start`
+    if model.vocab_size < n_ids:
+        model = replace(model, vocab_size=padded(n_ids))
     own = {field.name for field in fields(kind)}
     given = {field.name: getattr(flags, field.name) for field in fields(flags) if field.name in own}
     return base, {
@@ -148,30 +152,16 @@ def continued(
         **{name: value for name, value in given.items() if value is not None},
         **optimizer_of(flags, base),
         "data": "\n".join(words),
-        "tokenizer": str(tokenizer),
-        "init_from": start,
+        "tokenizer": str(base.folder.tokenizer_folder),
+        "init_from": run_dir / COPY if copies else base.path,
         "run_dir": run_dir,
         "seq_len": model.seq_len,
         "document_mask": True,
     }
 
 
-def with_vocabulary(base: Run, run_dir: Path, *, copies: bool = False) -> tuple[Path, ModelConfig, Path]:
-    """(weights to start from, their model, folder of the tokenizer to extend).
-
-    The base run's own where its model has rows for the special tokens, unless it `copies`; else a copy by
-    `prepare_start`.
-    """
-    if not base.folder.tokenizer_folder.is_dir():
-        raise UserError(f"{base.path}: the run has no tokenizer, so it cannot learn from conversations")
-    n_ids, model = ChatFormat(extend_tokenizer(base.tokenizer)).n_ids, base.model_config
-    if model.vocab_size < n_ids:
-        copies, model = True, replace(model, vocab_size=padded(n_ids))
-    return run_dir / COPY if copies else base.path, model, base.folder.tokenizer_folder
-
-
 def prepare_start(config: TrainConfig) -> None:
-    """Record the checkpoint that a stage starts from, and copy it, with more rows where these are needed.
+    """Record the checkpoint that a stage starts from, and copy it where `continued` says so, with more rows.
 
     Until the stage has a checkpoint of its own it starts from the newest one of its base run: a copy of an older one is
     replaced. The caller holds the lock of the run folder. UserError: the base run has no usable checkpoint.

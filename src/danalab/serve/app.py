@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -110,7 +110,7 @@ class Api:
             await while_connected(request, generations.finish())
         finally:
             generations.cancel()
-        return JsonAnswer(writer.whole(generations.answers, generations.tokens), headers=headers)
+        return json_answer(writer.whole(generations.answers, generations.tokens), headers=headers)
 
     async def conversations(self, request: Request) -> Response:
         """POST /v1/conversations: a file's text in any dialect becomes messages, for the page's import."""
@@ -124,24 +124,24 @@ class Api:
             file = io.BytesIO(text.encode("utf-8", "surrogatepass"))
             return [conversation.as_dict() for _, conversation in conversations_in(file)]
 
-        return JsonAnswer({"conversations": await run_in_threadpool(read)})
+        return json_answer({"conversations": await run_in_threadpool(read)})
 
     async def models(self, _: Request) -> Response:
         """GET /v1/models."""
-        return JsonAnswer(
+        return json_answer(
             {"object": "list", "data": [_model_card(model) for model, _ in self._served.values()]}
         )
 
     async def model(self, request: Request) -> Response:
         """GET /v1/models/NAME."""
-        return JsonAnswer(_model_card(self._named(request.path_params["name"])[0]))
+        return json_answer(_model_card(self._named(request.path_params["name"])[0]))
 
     async def health(self, _: Request) -> Response:
         """GET /health."""
         stopped = [name for name, (_, worker) in self._served.items() if not worker.is_alive]
         status = f"the engine of {', '.join(stopped)} has stopped" if stopped else "ok"
         requests = sum(worker.open for _, worker in self._served.values())
-        return JsonAnswer({"status": status, "requests": requests}, 503 if stopped else 200)
+        return json_answer({"status": status, "requests": requests}, 503 if stopped else 200)
 
     def _named(self, name: str | None) -> Served:
         """The model of a request; the first where it names none."""
@@ -270,16 +270,9 @@ class Gate:
 # ---- answering ----
 
 
-class JsonAnswer(JSONResponse):
-    """A response with any text that a client or a model can write."""
-
-    def render(self, content: Any) -> bytes:
-        return json_bytes(content)
-
-
-def json_bytes(content: Any) -> bytes:
-    """JSON in UTF-8; half of a surrogate pair, which UTF-8 has no bytes for, becomes its escape."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace")
+def json_answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A response in ASCII: UTF-8 has no bytes for half of a surrogate pair, which a client can send."""
+    return Response(json.dumps(content), status, headers, media_type="application/json")
 
 
 class EventStream(StreamingResponse):
@@ -297,7 +290,7 @@ class EventStream(StreamingResponse):
             self._generations.cancel()
 
 
-async def _events(generations: Generations, writer: CompletionWriter) -> AsyncIterator[bytes]:
+async def _events(generations: Generations, writer: CompletionWriter) -> AsyncIterator[str]:
     try:
         for chunk in writer.first(len(generations.all)):
             yield _event(chunk)
@@ -308,11 +301,11 @@ async def _events(generations: Generations, writer: CompletionWriter) -> AsyncIt
             yield _event(chunk)
     except RequestError as error:  # the status is sent already
         yield _event(error_json(error))
-    yield b"data: [DONE]\n\n"
+    yield "data: [DONE]\n\n"
 
 
-def _event(content: dict[str, Any]) -> bytes:
-    return b"data: %b\n\n" % json_bytes(content)
+def _event(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content)}\n\n"
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:
@@ -347,7 +340,7 @@ def error_json(error: Exception) -> dict[str, Any]:
 
 def refusal(error: Exception) -> Response:
     """The response of a `RequestError`; other errors of users have the status 400."""
-    return JsonAnswer(error_json(error), getattr(error, "status", 400), getattr(error, "headers", None))
+    return json_answer(error_json(error), getattr(error, "status", 400), getattr(error, "headers", None))
 
 
 async def _refuse(_: Request, error: Exception) -> Response:

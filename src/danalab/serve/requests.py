@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, MaxLen
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from danalab.chat.marks import ChatFormat
@@ -25,7 +25,7 @@ from danalab.serve.chat_model import ChatModel, too_long
 from danalab.serve.errors import RequestError
 
 DEFAULT_TOKENS = 16  # OpenAI's default of `max_tokens` of completions
-MAX_STOPS, MAX_STOP, MAX_BIASES = 256, 1000, 1024
+Stop = Annotated[str, MaxLen(1000)]
 IGNORED = frozenset(
     [
         "user",
@@ -79,9 +79,9 @@ class Sampling(BaseModel):
     presence_penalty: Annotated[float, Ge(-2), Le(2)] | None = None
     seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
     n: Annotated[int, Ge(1)] | None = None
-    stop: Any = None
+    stop: Stop | Annotated[list[Stop], MaxLen(256)] | None = None
     """Texts that end the answer; they are not part of it."""
-    logit_bias: Any = None
+    logit_bias: Annotated[dict[int, Annotated[float, Ge(-100), Le(100)]], MaxLen(1024)] | None = None
     """Token id -> number added to its logit."""
     stream: bool | None = None
     stream_options: Any = None
@@ -98,12 +98,17 @@ class Sampling(BaseModel):
             given |= {"top_p": 1.0, "top_k": 1}
         elif self.top_k is not None:
             given["top_k"] = max(0, self.top_k)
+        biases = self.logit_bias or {}
+        if unknown := [token for token in biases if not 0 <= token < n_ids]:
+            told = f"'logit_bias' has the key {unknown[0]}; it must be one of the model's {n_ids} token ids"
+            raise FieldError(told, param="logit_bias")
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or ()
         return SamplingParameters(
             **{"temperature": 1.0, **given},
             max_tokens=None if max_tokens == -1 else max_tokens,
             logprobs=logprobs,
-            stop=_stops(self.stop),
-            logit_bias=_biases(self.logit_bias, n_ids),
+            stop=tuple(filter(None, stops)),
+            logit_bias=biases,
         )
 
 
@@ -116,32 +121,6 @@ _SAMPLING = (
     "presence_penalty",
     "seed",
 )
-
-
-def _stops(value: Any) -> tuple[str, ...]:
-    texts = [value] if isinstance(value, str) else [] if value is None else value
-    if not isinstance(texts, list) or len(texts) > MAX_STOPS:
-        raise FieldError(f"'stop' must be a text, or a list of at most {MAX_STOPS} texts", param="stop")
-    for each in texts:
-        if not isinstance(each, str) or len(each) > MAX_STOP:
-            raise FieldError(f"'stop' has texts of at most {MAX_STOP} characters", param="stop")
-    return tuple(filter(None, texts))
-
-
-def _biases(value: Any, n_ids: int) -> dict[int, float]:
-    if value is not None and (not isinstance(value, Mapping) or len(value) > MAX_BIASES):
-        raise FieldError(
-            f"'logit_bias' must be an object of at most {MAX_BIASES} numbers", param="logit_bias"
-        )
-    biases = {}
-    for key, bias in (value or {}).items():
-        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < n_ids):
-            told = f"'logit_bias' has the key {key:.40}; it must be one of the model's {n_ids} token ids"
-            raise FieldError(told, param="logit_bias")
-        if not isinstance(bias, (int, float)) or not -100 <= bias <= 100:
-            raise FieldError(f"'logit_bias.{key}' must be a number from -100 to 100", param="logit_bias")
-        biases[int(key)] = float(bias)
-    return biases
 
 
 class ChatRequest(Sampling):

@@ -40,30 +40,29 @@ def build_trainer(
     dataset: Dataset,
     folder: RunFolder,
     stop: StopRequest | None = None,
-    world: World = World.single(),  # noqa: B008 - frozen
+    world: World = World(),  # noqa: B008 - frozen
     make_stage: MakeStage = pretraining,
 ) -> Trainer:
     """A trainer at step 0 with new weights, in a folder that the caller has locked. Collective."""
-    config = spec
     stop = StopRequest() if stop is None else stop
     strategy = strategy_of(world.layout.backend)(world, spec)
-    device = choose_device(config.device)
+    device = choose_device(spec.device)
     needed = spec.memory_gib(spec.batch_size, world.size, recompute=True)
     require_memory(int(needed * 2**30), device, "training with this model, micro-batch and context")
-    set_numerics(config.deterministic)
-    seed_everything(config.seed)
+    set_numerics(spec.deterministic)
+    seed_everything(spec.seed)
     compute_dtype = autocast_dtype(spec.dtype, device)
     autocast = autocast_context(compute_dtype, device)
-    model = strategy.build_model(spec.model, init=config.init, seed=config.seed, device=device)
-    model.set_activation_checkpointing(config.activation_checkpointing)
-    model.document_token = dataset.eos_id if config.document_mask else None
+    model = strategy.build_model(spec.model, init=spec.init, seed=spec.seed, device=device)
+    model.set_activation_checkpointing(spec.activation_checkpointing)
+    model.document_token = dataset.eos_id if spec.document_mask else None
     if spec.compile:
         require_compiler(device)
         for block in model.blocks:
             cast(nn.Module, block).compile()  # in place: names of parameters stay as they are
     strategy.wrap(model, compute_dtype)
     if spec.model.dropout:  # other masks for other data
-        seed_everything(config.seed + world.dp_rank)
+        seed_everything(spec.seed + world.dp_rank)
     driver = OptimizerDriver.build(spec, model, strategy.make_optimizer)
     stage = make_stage(spec, dataset, folder, world, device, autocast)
     loss_scale = LossScale() if compute_dtype == torch.float16 else None
@@ -72,16 +71,16 @@ def build_trainer(
         driver.parameters,
         micro_batch=spec.batch_size,
         seq_len=spec.seq_len,
-        grad_clip=config.grad_clip,
+        grad_clip=spec.grad_clip,
         loss=stage.loss,
         autocast=autocast,
         strategy=strategy,
         loss_scale=loss_scale,
     )
-    curvature = CurvatureEstimator(gradients, driver, seed=config.seed, vocab_size=spec.model.vocab_size)
+    curvature = CurvatureEstimator(gradients, driver, seed=spec.seed, vocab_size=spec.model.vocab_size)
     names = tensors.parameter_names(model, driver.optimizer)
     guard = FiniteGuard(
-        config.on_nonfinite,
+        spec.on_nonfinite,
         folder.nonfinite_file,
         lambda step: stage.batches.describe(step - 1),
         dict(zip(names, driver.parameters, strict=True)),
@@ -93,16 +92,16 @@ def build_trainer(
     logbook = Logbook(spec, folder, stage.consumption, callbacks, device, world)
     saver = Saver(
         folder.store,
-        keep_last=config.keep_last,
-        keep_every=config.keep_every,
-        keep_steps=config.kept_steps(),
-        asynchronous=config.async_checkpoint,
+        keep_last=spec.keep_last,
+        keep_every=spec.keep_every,
+        keep_steps=spec.kept_steps(),
+        asynchronous=spec.async_checkpoint,
         world=world,
-        local_folder=local_folder(config.local_ckpt_dir, folder.path, rank=world.rank),
+        local_folder=local_folder(spec.local_ckpt_dir, folder.path, rank=world.rank),
     )
-    if config.ema is not None and driver.switches:
-        raise UserError(f"--ema {config.ema:g}: {spec.opt} averages the weights itself; leave it out")
-    average = None if config.ema is None else WeightAverage(model, config.ema)
+    if spec.ema is not None and driver.switches:
+        raise UserError(f"--ema {spec.ema:g}: {spec.opt} averages the weights itself; leave it out")
+    average = None if spec.ema is None else WeightAverage(model, spec.ema)
     return Trainer(
         spec,
         stage,
@@ -127,7 +126,6 @@ CALLBACKS = [
     (None, "danalab.train.callbacks.console:SpikeMonitor"),
     ("sample_prompts", "danalab.train.callbacks.console:TextSamples"),
     ("log_dynamics", "danalab.train.statistics:Dynamics"),
-    ("log_dynamics", "danalab.train.statistics:SignalToNoise"),
     ("collect_tau_stats", "danalab.train.statistics:TauStatistics"),
     ("tensorboard", "danalab.train.trackers:TensorBoardMirror"),
     ("wandb", "danalab.train.trackers:WandbMirror"),

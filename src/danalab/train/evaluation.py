@@ -69,7 +69,7 @@ class ValidationLoss:
         self._windows = windows
         self._bytes = None if token_bytes is None else torch.from_numpy(np.asarray(token_bytes))
         self._batch_size, self._autocast, self._device = batch_size, autocast, device
-        self._world = world or World.single()
+        self._world = world or World()
         self._total = len(windows)
         self.n_fixed = min(n_fixed or self._total, self._total)
         self.n_final = min(n_final or self._total, self._total)

@@ -66,7 +66,7 @@ def pretraining(
         n_final=(spec.final_eval_batches or 0) * FIXED_BATCH,
         autocast=autocast,
         device=device,
-        world=World.single() if world.size == 1 else world,  # a worker that steps alone evaluates alone
+        world=World() if world.size == 1 else world,  # a worker that steps alone evaluates alone
     )
     balance = None if spec.model.sparsity is None else RouterBalance(spec.model, device)
     return Stage(

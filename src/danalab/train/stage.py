@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -49,16 +49,6 @@ class BatchSource:
         """Restore `state_dict`."""
 
 
-class Evaluator(Protocol):
-    """Measures a model."""
-
-    def evaluate(
-        self, model: nn.Module, step: int, should_stop: Callable[[], bool], *, final: bool
-    ) -> dict[str, float | None] | None:
-        """Metrics by name, a full pass at the end (`final`); None where `should_stop` became true. Collective."""
-        ...
-
-
 @dataclass(frozen=True)
 class Consumption:
     """Totals after a number of steps."""
@@ -78,8 +68,9 @@ class Stage:
     batches: BatchSource
     loss: Loss
     consumption: Consumption
-    evaluators: Sequence[Evaluator] = ()
-    """None: the run has no validation."""
+    evaluators: Sequence[Any] = ()
+    """Each has `evaluate(model, step, should_stop, *, final)`: metrics by name (of a full pass at the end), or None
+    where `should_stop()` became true. Collective."""
 
 
 MakeStage = Callable[[TrainConfig, Dataset, RunFolder, World, torch.device, Callable[[], Any]], Stage]

@@ -1,7 +1,6 @@
 """Statistics of training, written beside metrics.jsonl.
 
     Dynamics         dynamics.jsonl   norms of weights, gradients and updates of each parameter, angular updates
-    SignalToNoise    signal.jsonl     signal-to-noise ratios of the Dana family's moments
     TauStatistics    tau/*.npz        order statistics of tau, the estimated frequency of a coordinate's gradients
 
 With W, W' the weights before and after an update and D = W' - W: a matrix is flattened to rows (neurons) x the rest;
@@ -20,7 +19,6 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.files import write_atomically
-from danalab.optim.dana import signal_sums
 from danalab.optim.tensor_shard import whole_of
 from danalab.train.callbacks.base import Callback, CallbackContext, RowsCallback
 
@@ -112,50 +110,6 @@ def angles(a: Tensor, b: Tensor) -> Tensor:
 
 def _rms(x: Tensor) -> float:
     return float(x.square().mean().sqrt())
-
-
-STATES = ("exp_avg", "exp_avg_sq", "tau")
-MEANS = ("snr", "damped", "clipped", "tau", "kappa", "effective_time")
-
-
-class SignalToNoise(RowsCallback):
-    """Writes `signal.jsonl`, a row each logged step: `{"step": ..., "PARAMETER/snr": ..., "PARAMETER/clipped": ...}`.
-
-    Means over a parameter's coordinates, of the state after the step: those of `optim.optimizers.stats` that the
-    optimizer has. Takes a pass over the state in logged steps.
-    """
-
-    name, file_name = "signal", "signal.jsonl"
-
-    def __init__(self, context: CallbackContext):
-        super().__init__(context)
-        context.require_float32_moments("--log-dynamics")
-        self._names = {id(p): name for name, p in context.model.named_parameters()}
-        self._optimizer: Any = context.optimizer
-        self._whole_states = partial(context.strategy.whole_states, context.optimizer)
-        self._states = [name for name in STATES if next(self._whole_states(name), None) is not None]
-        if not hasattr(context.optimizer, "coefficients") or "exp_avg_sq" not in self._states:
-            self._states = []  # there is no such ratio
-
-    def on_start(self, step: int) -> None:
-        if self._states:
-            super().on_start(step)
-
-    @torch.no_grad()
-    def after_update(self, step: int) -> None:
-        if not self._states or not self.context.spec.is_logged(step):
-            return
-        groups = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
-        t = torch.as_tensor(float(self._optimizer.coefficients()["t"]))
-        row: dict[str, float] = {}
-        for states in zip(*map(self._whole_states, self._states), strict=True):
-            p = states[0][0]
-            state = dict(zip(self._states, (value for _, value in states), strict=True))
-            sums = signal_sums({"step": t, **state}, groups[id(p)])
-            row |= {
-                f"{self._names[id(p)]}/{key}": float(sums[key]) / p.numel() for key in MEANS if key in sums
-            }
-        self.write({"step": step, **dict(sorted(row.items()))})
 
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)

@@ -25,7 +25,7 @@ from danalab.train.checkpoint.saver import Saver
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.run.logbook import Logbook
-from danalab.train.stage import Evaluator, Stage
+from danalab.train.stage import Stage
 from danalab.train.step.average import WeightAverage
 from danalab.train.step.finite_guard import FiniteGuard, NonFiniteError
 from danalab.train.step.gradients import GradientStep, LossScale, StepResult, update_norm
@@ -231,7 +231,7 @@ class Trainer:
                         callback.on_evaluated(self.step)
         return True
 
-    def _run_evaluators(self, evaluators: Sequence[Evaluator], final: bool, suffix: str = "") -> bool:
+    def _run_evaluators(self, evaluators: Sequence[Any], final: bool, suffix: str = "") -> bool:
         with self.strategy.evaluating():
             for evaluator in evaluators:
                 metrics = evaluator.evaluate(self.model, self.step, self._is_stopped, final=final)

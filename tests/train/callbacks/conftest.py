@@ -20,7 +20,7 @@ def watching(tmp_path):
     def make(
         model: Any = None, optimizer: Any = None, *, iterations: int = 1000, **settings: Any
     ) -> CallbackContext:
-        strategy = ParallelStrategy(World.single())
+        strategy = ParallelStrategy(World())
         if model is not None:
             strategy.attach(list(model.parameters()))
         spec = TrainConfig(iterations=iterations, **settings)

@@ -158,7 +158,10 @@ def test_the_originals_scaling_rules_are_read(tmp_path):
         (("weight_tying: false", "weights: 3"), "enoki.weights is no key of a scaling_rules"),
         (('model: "enoki"', 'model: "enoky"'), "enoky"),
         (("adamw: {a: 1.28e+1", "adanw: {a: 1.28e+1"), "adanw"),
-        (("{a: 1.28e+1, b: 1.67e+4, d: -0.515}", "{a: 1.28e+1, b: 1.67e+4}"), "lr_formula.adamw"),
+        (
+            ("{a: 1.28e+1, b: 1.67e+4, d: -0.515}", "{a: 1.28e+1, b: 1.67e+4}"),
+            "learning_rate.0.d: Field required",
+        ),
     ],
 )
 def test_an_original_file_with_other_formulas_is_refused(tmp_path, changed, message):

@@ -86,13 +86,12 @@ def test_a_damaged_summary_is_one_line_to_those_who_read_it(half):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_a_damaged_tokenizer_is_noticed_and_written_again(tiny, half, caplog, name):
+def test_a_damaged_tokenizer_is_written_again(tiny, half, name):
     folder, _ = half
     file = folder / "tokenizer" / name
     sound = file.read_bytes()
     file.write_bytes(sound[: len(sound) // 2])
     train(tiny())
-    assert f"{name}: damaged" in caplog.text
     assert file.read_bytes() == sound
 
 

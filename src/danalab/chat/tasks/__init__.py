@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from danalab import tables
@@ -38,11 +39,20 @@ def make_task(text: str, **defaults: Any) -> tuple[Task, float]:
     """
     from pydantic import TypeAdapter, ValidationError
 
-    make, given = task_of(text)
+    make: Callable[..., Task]
+    name, _, rest = text.strip().partition(":")
+    if name.endswith(".py"):
+        address, _, rest = rest.partition(":")
+        make = tables.load(f"{name}:{address}")
+    elif name.endswith((".jsonl", ".jsonl.gz")):
+        make, defaults = jsonl, {**defaults, "path": Path(name)}
+    else:
+        make = tables.lookup(TASKS, name, "task")
+    given = _settings(text, rest)
     # The annotations convert the settings, which are text.
     kinds = get_type_hints(make.__init__ if inspect.isclass(make) else make)
     kinds.pop("return", None)
-    weight = _weight(text, given.pop("weight", "1"))
+    kinds["weight"], given = float, {"weight": "1", **given}
     settings = {key: value for key, value in defaults.items() if key in kinds}
     for key, value in given.items():
         if key not in kinds:
@@ -53,18 +63,10 @@ def make_task(text: str, **defaults: Any) -> tuple[Task, float]:
             settings[key] = TypeAdapter(kinds[key]).validate_python(value)
         except ValidationError as error:
             raise UserError(f"task {text}: {key}: {error.errors()[0]['msg'].lower()}") from error
+    weight = settings.pop("weight")
+    if not 0 < weight < float("inf"):
+        raise UserError(f"task {text}: weight is {weight}; it must be a positive number")
     return make(**settings), weight
-
-
-def task_of(text: str) -> tuple[Callable[..., Task], dict[str, str]]:
-    """(what makes a task, its settings as text) of NAME[:KEY=VALUE,...]. UserError: it is malformed, or unknown."""
-    name, _, rest = text.strip().partition(":")
-    if name.endswith(".py"):
-        address, _, rest = rest.partition(":")
-        return tables.load(f"{name}:{address}"), _settings(text, rest)
-    if name.endswith((".jsonl", ".jsonl.gz")):
-        return jsonl, {**_settings(text, rest), "path": name}
-    return tables.lookup(TASKS, name, "task"), _settings(text, rest)
 
 
 def _settings(text: str, rest: str) -> dict[str, str]:
@@ -75,13 +77,3 @@ def _settings(text: str, rest: str) -> dict[str, str]:
             raise UserError(f"task {text}: '{part}': settings are KEY=VALUE,KEY=VALUE, each once")
         settings[key.strip().replace("-", "_")] = value.strip()
     return settings
-
-
-def _weight(text: str, value: str) -> float:
-    try:
-        weight = float(value)
-    except ValueError:
-        weight = -1.0
-    if not 0 < weight < float("inf"):
-        raise UserError(f"task {text}: weight is {value}; it must be a positive number")
-    return weight

@@ -104,7 +104,12 @@ def _read_file(path: Path) -> Iterator[tuple[str, Row]]:
         raise UserError(f"{path}: the file of a task is one of {', '.join(SUFFIXES)}")
     try:
         if path.suffix == ".parquet":
-            yield from _parquet(path)
+            pa, pq = (import_extra(name, f"reading {path.name}") for name in ("pyarrow", "pyarrow.parquet"))
+            try:
+                rows = pq.read_table(path).to_pylist()
+            except pa.ArrowException as error:
+                raise UserError(f"{path}: not a readable parquet file: {first_line(error)}") from error
+            yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
             return
         with (
             gzip.open(path, "rt", encoding="utf-8")
@@ -123,13 +128,3 @@ def _read_file(path: Path) -> Iterator[tuple[str, Row]]:
         raise UserError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
     except (EOFError, OSError) as error:  # of an archive, too
         raise UserError(f"{path}: {getattr(error, 'strerror', None) or first_line(error)}") from error
-
-
-def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
-    pa, pq = (import_extra(name, f"reading {path.name}") for name in ("pyarrow", "pyarrow.parquet"))
-    try:
-        rows = pq.read_table(path).to_pylist()
-    except pa.ArrowException as error:
-        raise UserError(f"{path}: not a readable parquet file: {first_line(error)}") from error
-    for number, row in enumerate(rows, 1):
-        yield f"{path}, row {number}", row

@@ -65,19 +65,19 @@ def options_of(flags_type: type) -> list[Option]:
         types = leaf_types(hint)
         declared = [base for base in classes if field.name in inspect.get_annotations(base)]
         section = "" if declared[0] is flags_type else getattr(declared[0], "title", "")
-        helps = [base.__dataclass_fields__[field.name].metadata.get("help") for base in declared]
+        said = [base.__dataclass_fields__[field.name].metadata for base in declared]
         option = Option(
             name=field.name,
             flag="--set" if field.name == "optimizer_settings" else flag(field.name),
             metavar=_metavar(hint, types),
-            help=_with_default(next(filter(None, helps), ""), field.default),
+            help=_with_default(next((each["help"] for each in said if each.get("help")), ""), field.default),
             section=section,
             is_switch=types <= {bool, type(None)},
             is_mapping=dict in types,
             many="tuple[" in str(hint) or dict in types,
             positional="positional" in getattr(hint, "__metadata__", ()),
             shown=field.name in main if main else field.metadata.get("main", False) or not section,
-            aliases=tuple(map(flag, field.metadata.get("aliases", ()))),
+            aliases=tuple(flag(alias) for each in said for alias in each.get("aliases", ())),
         )
         place = (not option.positional, bool(section), 0 if section else classes.index(declared[0]))
         options.append((place, option))
@@ -160,7 +160,7 @@ def _parsed(options: list[Option], words: Sequence[str], prog: str) -> dict[str,
     elif rest:
         extra += ["--"]
     if extra:
-        _refuse(extra, [option.flag for option in options if not option.positional], prog)
+        _refuse(extra, [spelling for option in options for spelling in (option.flag, *option.aliases)], prog)
     return given
 
 
@@ -172,7 +172,9 @@ def _joined(options: list[Option], words: Sequence[str]) -> list[str]:
         option = taking.get(result[-1]) if result else None
         if word.startswith("--"):
             name, equals, value = word.partition("=")
-            result.append(name.replace("_", "-") + equals + value)
+            spelled = name.replace("_", "-")
+            is_known = spelled in taking or spelled.replace("--no-", "--", 1) in taking
+            result.append((spelled if is_known else name) + equals + value)
         elif option and (word.lower() in _BOOLEANS if option.is_switch else _is_negative(option, word)):
             result[-1] += f"={word}"
         else:
@@ -190,7 +192,8 @@ def _refuse(extra: Sequence[str], flags: list[str], prog: str) -> NoReturn:
     if not unknown:
         raise UserError(f"unexpected argument '{extra[0]}'; see {prog} --help")
     known = [flag.lstrip("-") for flag in flags]  # compared without the dashes, which all share
-    hints = [nearest(word.lstrip("-"), known).replace("'", "--", 1).replace("'", "") for word in unknown]
+    hints = [nearest(word.lstrip("-").replace("_", "-"), known) for word in unknown]
+    hints = [hint.replace("'", "--", 1).replace("'", "") for hint in hints]
     named = ", ".join(word + hint for word, hint in zip(unknown, hints, strict=True))
     more = "; a setting of the optimizer is given by --set NAME=VALUE" if "set" in known else ""
     raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {prog} --help-all{more}")

@@ -39,7 +39,7 @@ class SweepFlags(JsonFlags, Resources):
     )
     mfu: Annotated[float, Gt(0), Le(1)] = setting(0.4, "With --gpu: share of its peak that training reaches.")
     dollars_per_hour: Positive | None = setting(
-        None, "Price of a device, for a column of costs [$/hour]; default in plans a rough one of --gpu."
+        None, "With --dry-run: price of a device, for costs [$/hour]; default a rough one of --gpu."
     )
 
     def check(self) -> None:
@@ -49,8 +49,9 @@ class SweepFlags(JsonFlags, Resources):
                 raise UserError(f"{flag(name)}: is for --executor slurm, not {self.executor}")
         if self.executor == "slurm" and self.jobs is not None:
             raise UserError(f"--jobs {self.jobs}: is for --executor pool; slurm has --at-once")
-        if self.gpu is not None and not self.dry_run:
-            raise UserError(f"--gpu {self.gpu}: is for --dry-run; finished runs have their own hours")
+        for name in ("gpu", "dollars_per_hour"):
+            if getattr(self, name) is not None and not self.dry_run:
+                raise UserError(f"{flag(name)} {getattr(self, name)}: is for --dry-run")
 
     def runner(self, folder: Path) -> "Runner":
         """What makes the runs of a folder."""

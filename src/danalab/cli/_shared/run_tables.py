@@ -66,12 +66,10 @@ def show_plan(
     return Answer(facts, lines)
 
 
-def show_rows(
-    flags: SweepFlags, folder: Path, rows: Sequence[dict[str, Any]], runner: Runner | None = None
-) -> Answer:
+def show_rows(folder: Path, rows: Sequence[dict[str, Any]], runner: Runner | None = None) -> Answer:
     """The rows of a sweep; prints what failed or is queued of its runner."""
     ends = {"failures": [], "queued": []} if runner is None else open_ends(runner)
-    rows = with_costs(rows, flags.dollars_per_hour)
+    rows = without_points(rows)
     columns: Columns = {
         "run": lambda row: row["name"],
         "status": lambda row: row["status"],
@@ -79,10 +77,7 @@ def show_rows(
         "tokens": lambda row: f"{row['tokens'] or 0:,}",
         "val loss": lambda row: _shown(row["final_loss"], ".4f"),
         "device-hours": lambda row: _shown(row["device_hours"], ".3g"),
-        "cost [$]": lambda row: _shown(row.get("cost"), ",.2f"),
     }
-    if flags.dollars_per_hour is None:
-        del columns["cost [$]"]
     table = as_text(list(columns), [[cell(row) for cell in columns.values()] for row in rows])
     print(f"{len(rows)} rows in {folder / 'ladder.jsonl'}", file=sys.stderr)
     return Answer({"folder": str(folder), "rows": rows, **ends}, [table], 1 if ends["failures"] else 0)
@@ -102,12 +97,9 @@ def open_ends(runner: Runner) -> dict[str, list[Any]]:
     return {"failures": failures, "queued": sorted(runner.queued)}
 
 
-def with_costs(rows: Sequence[dict[str, Any]], price: float | None) -> list[dict[str, Any]]:
-    """Rows for JSON: without the metrics of packed ones, and with costs where a price is given."""
-    kept = [{key: value for key, value in row.items() if key != "points"} for row in rows]
-    if price is None:
-        return kept
-    return [{**row, "cost": row["device_hours"] and row["device_hours"] * price} for row in kept]
+def without_points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows for JSON: without the metrics of packed ones."""
+    return [{key: value for key, value in row.items() if key != "points"} for row in rows]
 
 
 def _shown(value: float | None, digits: str) -> str:

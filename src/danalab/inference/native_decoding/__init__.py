@@ -141,8 +141,13 @@ class NativeBackend:
             if end == len(sequence.tokens):
                 outputs.append(first[-1] - 1)
                 ready.append(sequence)
-            if self._pool is not None:
-                self._update_table(sequence)
+            known, count = self._known[sequence.slot]
+            blocks = sequence.blocks
+            if known is not blocks:
+                count = 0
+            if count < len(blocks):
+                self._tables[sequence.slot, count : len(blocks)] = blocks[count:]
+                self._known[sequence.slot] = (blocks, len(blocks))
         arrays, rows, n = self._arrays, len(tokens), len(chunks)
         slots = [chunk.sequence.slot for chunk in chunks]
         values = {
@@ -165,15 +170,6 @@ class NativeBackend:
             min(torch.get_num_threads(), 1 + rows * layout.products // PRODUCTS_PER_THREAD),
         )
         return self._logits[: len(outputs), : self._model.config.vocab_size], ready
-
-    def _update_table(self, sequence: RequestState) -> None:
-        blocks, slot = sequence.blocks, sequence.slot
-        known, count = self._known[slot]
-        if known is not blocks:
-            count = 0
-        if count < len(blocks):
-            self._tables[slot, count : len(blocks)] = blocks[count:]
-            self._known[slot] = (blocks, len(blocks))
 
 
 def why_not(model: Decoder) -> str | None:

@@ -94,15 +94,19 @@ class Speedrun:
     def steps(self, stop: StopRequest) -> list[Step]:
         """All steps in order; training stops at a checkpoint, anything else at once: it is repeated or continues."""
 
-        def at_once(step: Callable[..., None], *arguments: str) -> None:
+        def at_once(step: Callable[..., Any], *arguments: str) -> None:
             try:
                 with stop.interrupting():
                     step(*arguments)
             except KeyboardInterrupt:
                 raise InterruptedRunError(stop.exit_code) from None
 
-        minutes = self.preset.minutes
-        made = [("data and tokenizer", minutes["data"], partial(at_once, self._prepare))]
+        preset, minutes = self.preset, self.preset.minutes
+        source, settings = preset.source, preset.source_settings
+        if self.config.text:
+            source, settings = "text", {"inputs": self.config.text}
+        prepared = partial(prepare, source, preset.tokenizer, self.data, **settings)
+        made: list[Step] = [("data and tokenizer", minutes["data"], partial(at_once, prepared))]
         for stage in STAGES:
             made.append((f"{stage}: training", minutes[stage], partial(self._train, stage, stop)))
             made.append((f"{stage}: scores", minutes["scores"], partial(at_once, self._score, stage)))
@@ -123,12 +127,6 @@ class Speedrun:
         return self.out / "scores" / f"{stage}.json"
 
     # ---- steps ----
-
-    def _prepare(self) -> None:
-        if self.config.text:
-            prepare("text", self.preset.tokenizer, self.data, inputs=self.config.text)
-        else:
-            prepare(self.preset.source, self.preset.tokenizer, self.data, **self.preset.source_settings)
 
     @property
     def data(self) -> Path:
@@ -155,7 +153,7 @@ class Speedrun:
             if opt == self.preset.opt:
                 settings = dict(self.preset.optimizer_settings)
                 own = {"lr_multiplier": self.preset.lr_multiplier, "optimizer_settings": settings}
-            return TrainConfig(**(self._base_size() | everywhere), data=str(self.data), opt=opt, **own)
+            return TrainConfig(**self.preset.base, **everywhere, data=str(self.data), opt=opt, **own)
         everywhere["run"] = self.folder(STAGES[STAGES.index(stage) - 1])
         if stage == "rl":
             everywhere |= {"opt": config.rl_opt or opt, "trust_model_code": config.trust_model_code}
@@ -165,17 +163,6 @@ class Speedrun:
         if stage == "mid":
             return configure(MidFlags(**everywhere, opt=opt, replay=str(self.data)), MidConfig)
         return configure(SftFlags(**everywhere, opt=config.sft_opt or opt), SftConfig)
-
-    def _base_size(self) -> dict[str, Any]:
-        """The base run's settings, in the sizes that were asked for."""
-        base, config = dict(self.preset.base), self.config
-        if config.d_model is not None:
-            if config.d_model % 32:
-                raise UserError(f"--d-model {config.d_model} is not a multiple of 32, the size of a head")
-            heads = config.d_model // 32
-            base = {**base, "d_model": config.d_model, "n_heads": heads, "n_layers": heads}
-            base.pop("heads", None)
-        return base if config.iterations is None else {**base, "iterations": config.iterations}
 
     def _score(self, stage: str) -> None:
         file = self._scores_file(stage)

@@ -1,4 +1,4 @@
-"""The report card of a speedrun: report.md with scores, stages and samples, and the curves as curves.png."""
+"""The report card of a speedrun: report.md with scores, stages and samples."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 from danalab.files import write_atomically
 from danalab.post.settings import STAGES
 from danalab.post.speedrun.pipeline import Speedrun, stage_facts
-from danalab.train.run.open import open_run
 
 SAMPLES = 2  # questions of each task whose answers are shown
 LONGEST = 140  # characters of an answer that are shown
@@ -14,7 +13,7 @@ Table = tuple[list[str], list[list[str]]]
 
 
 def write_report(speedrun: Speedrun) -> Path:
-    """Write report.md and curves.png into the speedrun's folder; returns the path of the first."""
+    """Write report.md into the speedrun's folder; returns its path."""
     facts = {stage: stage_facts(speedrun.folder(stage)) for stage in STAGES}
     minutes, flops = (sum(each[name] or 0 for each in facts.values()) for name in ("time", "flops"))
     lead = (
@@ -22,13 +21,12 @@ def write_report(speedrun: Speedrun) -> Path:
         f"{minutes / 60:.1f} minutes and {flops:.3g} FLOPs in four stages. Scores are shares of right answers to test "
         "problems, in percent with standard errors over the problems."
     )
-    _draw_curves(speedrun, speedrun.out / "curves.png")
     tables = {
         "Scores": scores_table(speedrun),
         "Stages": _stage_table(facts),
         "Samples": _sample_table(speedrun),
     }
-    parts = [f"# Speedrun {speedrun.out.name}", lead, "![curves](curves.png)"]
+    parts = [f"# Speedrun {speedrun.out.name}", lead]
     parts += [f"## {name}\n\n{_markdown(table)}" for name, table in tables.items()]
     parts.append("## Talk to it\n\n```\n" + "\n".join(talk_commands(speedrun)) + "\n```\n")
     file = speedrun.out / "report.md"
@@ -92,22 +90,3 @@ def _markdown(table: Table) -> str:
     headings, rows = table
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def _draw_curves(speedrun: Speedrun, file: Path) -> None:
-    """A panel for each stage: validation loss against tokens; for reinforcement learning the reward against steps."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 6), layout="constrained")
-    for stage, panel in zip(STAGES, figure.subplots(2, 2).flat, strict=True):
-        key, across = ("rl/reward", "step") if stage == "rl" else ("val/loss", "tokens")
-        rows = open_run(speedrun.folder(stage)).metrics()
-        points = [(row[across], row[key]) for row in rows if row.get(key) is not None]
-        if points:
-            panel.plot(*zip(*points, strict=True), marker="o", markersize=3)
-        panel.set(
-            title=stage,
-            xlabel=across,
-            ylabel="mean reward" if stage == "rl" else "validation loss [nats/token]",
-        )
-    figure.savefig(file, dpi=120)

@@ -37,10 +37,6 @@ class SpeedrunConfig(Section, JsonFlags):
     seed: Annotated[int, Ge(0), Lt(2**63)] = setting(
         0, "Seed of the weights, of the order of all data, and of the sampling."
     )
-    d_model: Count | None = setting(
-        None, "Width of the base run instead of the preset's size; heads of 32, and a layer for each."
-    )
-    iterations: Count | None = setting(None, "Steps of the base run instead of the preset's.")
     text: tuple[Path, ...] = setting(
         (), "Text files or folders, of several documents, for the base run instead of the preset's corpus."
     )

@@ -49,7 +49,7 @@ class Saver:
         keep_every: int = 0,
         keep_steps: Mapping[int, str | None] | None = None,
         asynchronous: bool = True,
-        world: World = World.single(),  # noqa: B008 - frozen
+        world: World = World(),  # noqa: B008 - frozen
         local_folder: Path | None = None,
         write: Writer | None = None,
     ):
@@ -244,8 +244,8 @@ def local_folder(given: Path | None, run: Path, rank: int) -> Path | None:
         return None
     if given is not None and not (given.is_dir() and os.access(given, os.W_OK)):
         raise UserError(f"--local-ckpt-dir {given}: not a folder that can be written on this machine")
-    path = str(run.resolve())
-    return disk / f"danalab-{run.name}-{hashlib.sha256(path.encode()).hexdigest()[:12]}" / f"rank-{rank}"
+    digest = hashlib.sha256(str(run.resolve()).encode()).hexdigest()
+    return disk / f"danalab-{run.name}-{digest[:12]}" / f"rank-{rank}"
 
 
 def copy_files(source: Path, target: Path) -> None:

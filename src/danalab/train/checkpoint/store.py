@@ -74,7 +74,7 @@ class CheckpointStore:
         step: int,
         meta: dict[str, Any],
         write_tensors: Callable[[Path], None],
-        world: World = World.single(),  # noqa: B008 - frozen
+        world: World = World(),  # noqa: B008 - frozen
     ) -> Path:
         """Write and commit the checkpoint of `step`, replacing an existing one. Collective.
 

@@ -81,7 +81,7 @@ def sharded_part(state: Mapping[str, Any]) -> dict[str, Any]:
     return unflatten({name: value for name, value in flat.items() if hasattr(value, "to_local")}, paths)
 
 
-def write(state: Mapping[str, Any], folder: Path, world: World = World.single()) -> None:  # noqa: B008 - frozen
+def write(state: Mapping[str, Any], folder: Path, world: World = World()) -> None:  # noqa: B008 - frozen
     """Write this rank's host tensors into `folder`. Collective. OSError, on all ranks: a full or read-only disk."""
     writer = _Writer(folder, sync_files=False)  # `commit` syncs them, with everything else
     alone = world.size == 1

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
-from typing_extensions import TypedDict
 
 from danalab.errors import UserError
 from danalab.files import read_yaml, to_yaml, validated, write_atomically
@@ -112,12 +111,7 @@ class Rules:
         write_atomically(path, to_yaml(parts, flow=None))
 
 
-class _Coefficients(TypedDict):
-    a: float | None
-    b: float | None
-    d: float | None
-
-
+_Coefficients = dict[str, float | None]
 _Formula = dict[str, _Coefficients | dict[str | float, _Coefficients]]
 """Optimizer -> coefficients, or kappa -> coefficients; None where nobody had fitted them."""
 

@@ -307,9 +307,14 @@ class OptimSettings(ScheduleSettings):
 
     title: ClassVar[str] = "optimizer"
 
-    opt: PathText = setting("adana", "Optimizer; `danalab optim list` shows them.", main=True)
+    opt: PathText = setting(
+        "adana", "Optimizer; `danalab optim list` shows them.", main=True, aliases=("optimizer",)
+    )
     lr: Auto[Positive] = setting(
-        None, "Peak learning rate; default by the fitted law, times --lr-multiplier.", main=True
+        None,
+        "Peak learning rate; default by the fitted law, times --lr-multiplier.",
+        main=True,
+        aliases=("learning-rate",),
     )
     lr_multiplier: Auto[NonNegative] = setting(
         None,
@@ -359,7 +364,9 @@ class OptimSettings(ScheduleSettings):
         factory=dict,
     )
 
-    grad_clip: NonNegative = setting(0.5, "Largest Euclidean norm of the gradient; 0: no clipping.")
+    grad_clip: NonNegative = setting(
+        0.5, "Largest Euclidean norm of the gradient; 0: no clipping.", aliases=("max-grad-norm",)
+    )
     z_loss: NonNegative = setting(
         1e-4,
         "Weight of mean(logsumexp^2) in the minimised loss; never part of a reported loss.",
@@ -375,21 +382,29 @@ class OptimSettings(ScheduleSettings):
         "Sequences of one micro-batch on one rank; default 32, or a divisor of --global-batch.",
         kind="execution",
         main=True,
+        aliases=("micro-batch-size", "device-batch-size", "per-device-train-batch-size"),
     )
     acc_steps: Auto[Count] = setting(
         None,
         "Micro-batches in a step; default 1, or the number that --global-batch needs.",
         kind="execution",
-        aliases=("gradient-accumulation",),
+        aliases=("gradient-accumulation", "gradient-accumulation-steps", "grad-accum-steps"),
     )
     global_batch: Auto[Count] = setting(
         None, "Sequences in a step, over all ranks and micro-batches; default batch-size x ranks x acc-steps."
     )
     iterations: Auto[Count] = setting(
-        None, "Length of the run [steps]; default by --tokens-per-param.", main=True
+        None,
+        "Length of the run [steps]; default by --tokens-per-param.",
+        main=True,
+        aliases=("max-iters", "max-steps", "num-iterations"),
     )
     epochs: Positive | None = setting(
-        None, "Length of the run in passes over the data, instead of --iterations.", kind="input", main=True
+        None,
+        "Length of the run in passes over the data, instead of --iterations.",
+        kind="input",
+        main=True,
+        aliases=("num-train-epochs", "num-epochs"),
     )
     tokens_per_param: NonNegative = setting(
         20.0, "Length of the run where --iterations isn't given [tokens/parameter].", kind="input"
@@ -398,7 +413,9 @@ class OptimSettings(ScheduleSettings):
         "total", "Parameters that --tokens-per-param counts.", kind="input"
     )
     warmup_steps: Auto[Natural] = setting(
-        None, "Warmup [steps]; default iterations / 50; in short runs iterations / 10, up to 4."
+        None,
+        "Warmup [steps]; default iterations / 50; in short runs iterations / 10, up to 4.",
+        aliases=("warmup-iters",),
     )
     seed: Annotated[int, Ge(0), Lt(2**64)] = setting(
         0, "Seed for initialization, dropout and sampling.", main=True
@@ -526,7 +543,7 @@ class RunSettings(OptimSettings):
         "The run folder; default runs/NAME ($RESULTS_BASE_FOLDER/NAME where that is set).",
         kind="job",
         main=True,
-        aliases=("output-dir",),
+        aliases=("output-dir", "out-dir"),
     )
     name: Auto[str] = setting(
         None, "Name of the run; default made of architecture, optimizer, size and schedule.", kind="job"
@@ -558,7 +575,7 @@ class RunSettings(OptimSettings):
         500,
         "Steps between checkpoints; 0: only at the end and when stopped.",
         kind="execution",
-        aliases=("latest-ckpt-interval",),
+        aliases=("latest-ckpt-interval", "save-steps"),
     )
     keep_last: Annotated[int, Ge(2)] = setting(
         2,
@@ -647,8 +664,7 @@ class RunSettings(OptimSettings):
     )
     log_dynamics: bool = setting(
         False,
-        "Log norms of weights, gradients and updates of each parameter, and angular updates: dynamics.jsonl; for "
-        "the Dana family also signal-to-noise ratios and how often their bound acts: signal.jsonl.",
+        "Log norms of weights, gradients and updates of each parameter, and angular updates: dynamics.jsonl.",
         kind="execution",
     )
     collect_tau_stats: bool = setting(

@@ -52,11 +52,6 @@ class World:
     owns_groups: bool = field(default=False, repr=False)
     """Whether `join` created the default group, so that `close` destroys it."""
 
-    @classmethod
-    def single(cls) -> "World":
-        """A single process."""
-        return cls()
-
     @property
     def is_main(self) -> bool:
         """Whether this is rank 0, the only one that writes metrics, summary and logs."""
@@ -83,10 +78,6 @@ class World:
         total = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(total, group=self.control)
         return (total / self.tp_size).tolist()
-
-    def barrier(self) -> None:
-        """Wait for all ranks. Collective."""
-        self.agree(0)
 
     def gather(self, obj: Any) -> list[Any]:
         """Every rank's `obj` (picklable, small), in order of ranks, on every rank. Collective."""
@@ -162,7 +153,7 @@ def join(layout: RankLayout, device_type: str) -> World:
     started = dist.is_available() and dist.is_initialized()
     place = None if started else find_place(os.environ) or Place(0, 1, 0, "", 0, "alone")
     if layout.backend == "single" and (dist.get_world_size() if place is None else place.size) == 1:
-        return World.single()
+        return World()
     if place is not None:
         layout.shape(place.size)  # raises before waiting for other ranks
         _start(place, device_type)

@@ -240,7 +240,7 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=20)[0]))
 """
     if not has_tokenizer:  # ids of your own
         text = "import torch\n\nprint(model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=20))\n"
-    rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(run, step).items() if value is not None)
+    rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(run, step).items())
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation
@@ -270,38 +270,27 @@ Token ids from the tokenizer's size up to `vocab_size` are padding and appear in
 
 
 def _facts(run: Run, step: int) -> dict[str, Any]:
-    model, config = run.model_config, run.config.get("config", {})
-    dataset, plan = run.config.get("dataset", {}), run.config.get("plan", {})
-    summary = run.summary or {}
+    model, record, summary = run.model_config, run.config, run.summary or {}
     facts: dict[str, Any] = {
         "architecture": f"{model.arch}: {model.n_layers} layers, d_model {model.d_model}, {model.n_heads} heads of "
         f"{model.head_dim} ({model.kv_heads} for keys and values), mlp {model.mlp_dim}",
-        "parameters": _count(run.config.get("params")),
+        "parameters": f"{record['params']:,}",
         "vocabulary, context": f"{model.vocab_size:,}, {model.seq_len:,} tokens",
     }
-    if "imported_from" in run.config:
-        return facts | {"imported from": run.config["imported_from"].get("name")}
-    peak = "" if config["lr"] is None else f", peak learning rate {config['lr']:.4g}"
-    steps, source = _count(run.config.get("steps")), PurePosixPath(str(dataset.get("path"))).name
+    if "imported_from" in record:
+        return facts | {"imported from": record["imported_from"].get("name")}
+    config, dataset = record["config"], record["dataset"]
     facts |= {
-        "optimizer": f"{config['opt']}{peak}, schedule {config['scheduler']}",
-        "trained on": dataset.get("tokenizer") and f"{source} (tokenizer {dataset['tokenizer']})",
-        "step": f"{step:,}" if steps is None else f"{step:,} of {steps}",
-        "tokens per step": _count(run.config.get("tokens_per_step")),
-        "FLOPs per token": _count(plan.get("flops_per_token")),
+        "optimizer": f"{config['opt']}, peak learning rate {config['lr']:.4g}, schedule {config['scheduler']}",
+        "trained on": f"{PurePosixPath(dataset['path']).name} (tokenizer {dataset['tokenizer']})",
+        "step": f"{step:,} of {record['steps']:,}, of {record['tokens_per_step']:,} tokens",
     }
     if summary.get("step") == step:
         for key, unit in (("val/loss", "nats per token"), ("val/bpb", "bits per byte")):
             if summary.get(key) is not None:
                 facts[key.replace("val/", "validation ")] = f"{summary[key]:.4f} {unit}"
-    versions = run.config.get("versions", {})
-    return facts | {
-        "made with": ", ".join(f"{key} {value}" for key, value in versions.items() if value is not None)
-    }
-
-
-def _count(value: Any) -> str | None:
-    return f"{value:,}" if isinstance(value, (int, float)) else None
+    versions = record["versions"].items()
+    return facts | {"made with": ", ".join(f"{key} {value}" for key, value in versions if value is not None)}
 
 
 def open_generator(

@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from danalab.data.tokenizers.chat_template import ChatTemplate
@@ -150,7 +149,10 @@ def keep_tokenizer(
     """Keep the tokenizer, and the chat template of `start` if it is its own; the bytes of each token, or None."""
     try:
         if world.is_main:
-            _save(dataset.tokenizer, folder.tokenizer_folder, _template(folder, dataset.tokenizer, start))
+            template = _template(folder, dataset.tokenizer, start)
+            dataset.tokenizer.save(folder.tokenizer_folder)
+            if template is not None:
+                template.save(folder.tokenizer_folder)
         return dataset.token_bytes
     except UserError as error:
         if world.is_main:
@@ -174,22 +176,3 @@ def _template(folder: RunFolder, tokenizer: "Tokenizer", start: Path | None) -> 
             continue
         log.info("the chat template of %s is left out: the data have another tokenizer", source)
     return None
-
-
-def _save(tokenizer: "Tokenizer", folder: Path, template: ChatTemplate | None) -> None:
-    """Write the tokenizer where it is missing or differs from the data's, which is reported."""
-    with TemporaryDirectory() as temporary:
-        tokenizer.save(temporary)
-        if template is not None:
-            template.save(Path(temporary))
-        expected = {file.name: file.read_bytes() for file in Path(temporary).iterdir()}
-        kept = {name: (folder / name).read_bytes() for name in expected if (folder / name).is_file()}
-        for name in kept:
-            if kept[name] != expected[name]:
-                log.warning(
-                    "%s: damaged or not the tokenizer of the data; it is written again", folder / name
-                )
-        if kept != expected:
-            tokenizer.save(folder)
-            if template is not None:
-                template.save(folder)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from danalab.errors import UserError
-from danalab.files import read_json, write_atomically
+from danalab.files import read_json
 from danalab.tables import source_digest
 from danalab.train.checkpoint.store import (
     COMMIT,
@@ -29,7 +28,6 @@ from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import MODEL_FIELDS, TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.metrics import read_sound_rows
 from danalab.train.stage import stage_kind
 from danalab.train.system.device import random_state, versions
 
@@ -51,8 +49,6 @@ class ResumePoint:
     step: int = 0
     finished: bool = False
     """The run has ended; no step is left."""
-    history: Path | None = None
-    """Metrics of another run, whose rows up to `step` are copied."""
     weights_only: bool = False
     """Only the model is loaded; the run starts at step 0."""
     with_optimizer: bool = False
@@ -60,7 +56,7 @@ class ResumePoint:
     export: Path | None = None
     """A model in Hugging Face format, in place of checkpoints."""
 
-    def load(self, trainer: Trainer, world: World = World.single()) -> None:  # noqa: B008 - frozen
+    def load(self, trainer: Trainer, world: World = World()) -> None:  # noqa: B008 - frozen
         """Load the best candidate that all ranks can read into the trainer. Collective."""
         if self.export is not None:
             _load_export(self.export, trainer)
@@ -94,8 +90,6 @@ class ResumePoint:
                 trainer.saver.committed = trainer.step
             if world.is_main:
                 log.info("weights of %s, from step 0" if weights_only else "resumes from %s", path)
-                if self.history is not None:
-                    copy_rows(self.history, trainer.logbook.metrics_file, trainer.step)
             return
         raise UserError("; ".join(reasons))
 
@@ -146,12 +140,11 @@ def choose_resume_point(
 
 
 def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[TrainConfig, ResumePoint | None]:
-    config = spec
     folder.store.require_writable()
-    if config.init_from is not None and config.resume_from is not None:
+    if spec.init_from is not None and spec.resume_from is not None:
         raise UserError("--init-from starts a new run and --resume-from continues one; leave one of them out")
-    wanted = None if config.resume_from is None else _step_folder(config.resume_from)
-    if wanted is not None and config.auto_resume and _has_begun_from(wanted, folder):
+    wanted = None if spec.resume_from is None else _step_folder(spec.resume_from)
+    if wanted is not None and spec.auto_resume and _has_begun_from(wanted, folder):
         log.info("%s has checkpoints of its own: resumes from those, not from %s", folder.path, wanted)
         wanted = None
     named = None if wanted is None else _named(wanted, "--resume-from")
@@ -159,7 +152,7 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
     if folder.config_file.is_file():
         spec = require_same_run(spec, dataset, folder)
     committed = folder.store.steps()
-    if committed and not config.auto_resume and not rewinds:
+    if committed and not spec.auto_resume and not rewinds:
         raise UserError(
             f"{folder.path}: has checkpoints up to step {committed[-1]} and --no-auto-resume was given; "
             "let it resume, or take another --run-dir"
@@ -167,7 +160,7 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
     folder.store.clean()
     if rewinds and named is not None:
         verify(named)
-        point = ResumePoint([named], own=True, step=_step_of(named))
+        point = ResumePoint([named], own=True, step=read_meta(named)["step"])
         for path in folder.store.set_aside_after(point.step):
             log.warning("going back to step %d: a later checkpoint was renamed to %s", point.step, path)
         return spec, point
@@ -183,13 +176,9 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
             raise UserError(
                 f"--resume-from {named}: is a run of {theirs}, not of {spec.opt}; give --init-from for its weights"
             )
-        origin = RunFolder(named.resolve().parent.parent)
-        history = (
-            origin.metrics_file if origin.config_file.is_file() and origin.metrics_file.is_file() else None
-        )
         log.info("starts from %s of another run", named)
-        return spec, ResumePoint([named], step=_step_of(named), history=history)
-    return spec, None if config.init_from is None else _initial(config.init_from, config.init_optimizer)
+        return spec, ResumePoint([named], step=read_meta(named)["step"])
+    return spec, None if spec.init_from is None else _initial(spec.init_from, spec.init_optimizer)
 
 
 def _has_begun_from(wanted: Path, folder: RunFolder) -> bool:
@@ -225,8 +214,9 @@ def _newest(store: CheckpointStore, own: bool) -> ResumePoint:
             f"{store.folder}: no checkpoint can be used ({'; '.join(passed) or 'there is none'}); "
             "to start again, move the run folder away or take another --run-dir"
         )
-    older = [store.path(step) for step in reversed(store.steps()) if step < _step_of(best)]
-    return ResumePoint([best, *older], own, _step_of(best))
+    newest = read_meta(best)["step"]
+    older = [store.path(step) for step in reversed(store.steps()) if step < newest]
+    return ResumePoint([best, *older], own, newest)
 
 
 def _named(path: Path, option: str) -> Path:
@@ -268,23 +258,11 @@ def _load_export(path: Path, trainer: Trainer) -> None:
         log.info("weights of %s, from step 0", path)
 
 
-def copy_rows(source: Path, target: Path, last_step: int) -> None:
-    """Copy the rows of a file of metrics up to `last_step`."""
-    rows, broken = read_sound_rows(source)
-    if broken:
-        log.warning("%s: %d damaged rows are left out", source, broken)
-    write_atomically(target, "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= last_step))
-
-
-def _step_of(path: Path) -> int:
-    return read_meta(path)["step"]
-
-
 def run_record(
     spec: TrainConfig,
     dataset: Dataset,
     device: torch.device,
-    world: World = World.single(),  # noqa: B008 - frozen
+    world: World = World(),  # noqa: B008 - frozen
 ) -> dict[str, Any]:
     """The content of config.json."""
     return {

@@ -35,7 +35,7 @@ class FiniteGuard:
     """Number of a step -> description of its batch, for the report."""
     parameters: dict[str, Tensor]
     """Those of the optimizer by name, in its order."""
-    world: World = field(default_factory=World.single)
+    world: World = field(default_factory=World)
     skipped: int = 0
     """Skipped steps in total; part of checkpoints."""
     in_a_row: int = 0

@@ -67,7 +67,7 @@ class GradientStep:
         self.micro_batch, self.seq_len = micro_batch, seq_len
         self._grad_clip, self._loss, self._scale = grad_clip, loss, loss_scale
         self.autocast, self.device = autocast, parameters[0].device
-        self.strategy = strategy or ParallelStrategy(World.single())
+        self.strategy = strategy or ParallelStrategy(World())
         self.strategy.attach(parameters)
 
     def __call__(self, batch: TrainingBatch) -> StepResult:

@@ -31,7 +31,6 @@ class OptimizerDriver:
             getattr(optimizer, "eval", None)
         )
         """Whether it evaluates at other weights than it trains."""
-        self._wants_curvature = hasattr(optimizer, "update_hessian")
         for group in optimizer.param_groups:
             # In the group, so that checkpoints have it; the schedule multiplies it.
             group.setdefault("peak_lr", float(group["lr"]))
@@ -76,15 +75,6 @@ class OptimizerDriver:
         finally:
             self.train()
 
-    def curvature_is_due(self) -> bool:
-        """Whether the next step needs the gradient of sampled labels first; see `take_curvature`."""
-        return self._wants_curvature and self.optimizer.hessian_is_due()
-
-    def take_curvature(self, n_labels: float) -> None:
-        """Use the current gradients, of the mean loss of `n_labels` sampled labels, as curvature; then free them."""
-        self.optimizer.update_hessian(n_labels)
-        self.optimizer.zero_grad()
-
     def scalars(self) -> dict[str, float]:
         """`optim/*`: coefficients of the last step, means over the state (a pass over it)."""
         values: dict[str, Any] = {}
@@ -114,11 +104,13 @@ class CurvatureEstimator:
         The gradients are empty before and after. `batch` is this rank's part of the next step's; positions without a
         target draw no label.
         """
-        if not self._driver.curvature_is_due():
+        optimizer = self._driver.optimizer
+        if not hasattr(optimizer, "update_hessian") or not optimizer.hessian_is_due():
             return
         part = batch.rows(slice(0, self._gradients.micro_batch))
         labels = self._draw(step, part.inputs, part.targets)
-        self._driver.take_curvature(self._gradients.of_labels(TrainingBatch(part.inputs, labels)))
+        optimizer.update_hessian(self._gradients.of_labels(TrainingBatch(part.inputs, labels)))
+        optimizer.zero_grad()
 
     @torch.no_grad()
     def _draw(self, step: int, inputs: Tensor, targets: Tensor) -> Tensor:
