@@ -93,10 +93,9 @@ class ResumePoint:
             if world.is_main:
                 log.info("weights of %s, from step 0" if weights_only else "resumes from %s", path)
                 if not self.own and not weights_only:  # with the rows of the other run
-                    target = trainer.logbook.metrics_file
-                    rows, _ = read_sound_rows(path.resolve().parent.parent / target.name)
-                    lines = [json.dumps(row) + "\n" for row in rows if row["step"] <= trainer.step]
-                    write_atomically(target, "".join(lines))
+                    rows, _ = read_sound_rows(RunFolder(path.resolve().parent.parent).metrics_file)
+                    kept = (json.dumps(row) + "\n" for row in rows if row["step"] <= trainer.step)
+                    write_atomically(trainer.logbook.metrics_file, "".join(kept))
             return
         raise UserError("; ".join(reasons))
 
