@@ -112,7 +112,7 @@ def test_flipped_bytes_are_found_when_asked(prepared):
     open_dataset(prepared)
     [fault] = validate(prepared).errors
     assert fault.file == "train-00000.bin"
-    assert "above its largest" in fault.reason
+    assert "content differs from manifest.json" in fault.reason
 
 
 @pytest.mark.parametrize(

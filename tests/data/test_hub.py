@@ -141,8 +141,8 @@ def test_a_broken_connection_loses_and_repeats_nothing(hub, fineweb, tmp_path, m
 def test_without_a_network_the_recorded_facts_are_told_as_such(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     found = make_source("fineweb-100bt").plan_download()
-    assert (found.checked, found.bytes, found.files) == (False, 277_000_000_000, None)
-    assert "cannot be reached" in found.reason
+    assert (found["checked"], found["bytes"], found["files"]) == (False, 277_000_000_000, None)
+    assert "cannot be reached" in found["reason"]
     with pytest.raises(UserError, match=r"cannot be reached .* local copy with --input"):
         prepare("fineweb-100bt", "bytes", tmp_path / "out")
 

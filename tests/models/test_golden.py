@@ -37,7 +37,9 @@ def test_hidden_states_are_golden_after_every_block(load_golden: Load, name: str
     case = load_golden(name, torch.float64)
     seen: list[Tensor] = []
     for module in (case.model.token_embedding, *case.model.blocks, case.model.final_norm):
-        module.register_forward_hook(lambda module, args, output: seen.append(output))
+        module.register_forward_hook(
+            lambda module, args, output: seen.append(output[0] if isinstance(output, tuple) else output)
+        )
     case.model(case.tensor("tokens"))
     names = ["embedding", "after_layer_0", "after_layer_1", "final_norm"]
     for state, where in zip(seen, names, strict=True):

@@ -53,7 +53,7 @@ def test_folders_become_models_of_different_names(base_run, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("given", [{"name": "x"}, {"step": 3}, {"run": "r"}])
+@pytest.mark.parametrize("given", [{"name": "x"}, {"step": 3}])
 def test_flags_of_one_model_are_refused_with_several(given, tmp_path):
     with pytest.raises(UserError, match="is about one model, and 2 run folders are given"):
         open_models(Flags(run=(tmp_path / "a", tmp_path / "b"), **given))

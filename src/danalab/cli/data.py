@@ -105,14 +105,14 @@ def prepare(flags: PrepareFlags) -> Answer:
 def _offer(flags: PrepareFlags) -> Answer:
     """What would be fetched from the hub for a corpus."""
     plan = hub_corpus(flags.name, flags.input).plan_download()
-    size = f"{plan.bytes / 1e9:,.3g} GB" if plan.bytes is not None else "of unknown size"
-    rows = {"source": f"{plan.source} (licence: {plan.licence})", "repository": plan.repository}
-    if plan.checked:
-        rows["commit"] = plan.commit or "none: a local copy"
-        rows["to read"] = f"{size} in {plan.files:,} files"
+    size = f"{plan['bytes'] / 1e9:,.3g} GB" if plan["bytes"] is not None else "of unknown size"
+    rows = {"source": f"{plan['source']} (licence: {plan['licence']})", "repository": plan["repository"]}
+    if plan["checked"]:
+        rows["commit"] = plan["commit"] or "none: a local copy"
+        rows["to read"] = f"{size} in {plan['files']:,} files"
     else:
-        rows["to read"] = f"about {size}, as recorded in danalab; not checked: {plan.reason}"
-    return Answer(asdict(plan), [f"{key:<10} {value}" for key, value in rows.items()])
+        rows["to read"] = f"about {size}, as recorded in danalab; not checked: {plan['reason']}"
+    return Answer(plan, [f"{key:<10} {value}" for key, value in rows.items()])
 
 
 def hub_corpus(name: str, inputs: tuple[str, ...] = ()) -> "HubSource":

@@ -27,10 +27,10 @@ from danalab.errors import UserError
 BLOCK = 10_000
 
 
-def parse_mixture(text: str) -> list[tuple[str, float]] | None:
-    """(data set, weight) of each part of `a:0.7,b:0.3`; None for a single data set."""
+def parse_mixture(text: str) -> list[tuple[str, float]]:
+    """(data set, weight) of each part of `a:0.7,b:0.3`, or of a single data set."""
     if "," not in text or os.path.exists(text):
-        return None
+        return [(text, 1.0)]
     pairs: list[tuple[str, float]] = []
     for part in text.split(","):
         name, _, weight = part.strip().rpartition(":")

@@ -16,7 +16,7 @@ from danalab.data.arrays import Arrays
 from danalab.data.bare import BareFiles
 from danalab.data.dataset import Dataset
 from danalab.data.formats.prepared import Shards
-from danalab.data.formats.shards import MANIFEST, Manifest
+from danalab.data.formats.shards import MANIFEST
 from danalab.data.layout import Layout
 from danalab.data.mixture import MixedDataset, parse_mixture
 from danalab.data.sources import SOURCES, TextSource
@@ -43,20 +43,19 @@ _log = logging.getLogger(__name__)
 def open_data(data: str | Path, tokenizer: str | Path | None = None, split: str = "train") -> Dataset:
     """Open the argument of `--data`: a folder, a text, the name of a source, or a mixture of them."""
     pairs = parse_mixture(str(data))
-    folders = [resolve_dataset(name, tokenizer) for name, _ in pairs or [(data, 1.0)]]
-    layouts = [require_layout(folder) for folder in folders]
+    layouts = [require_layout(resolve_dataset(name, tokenizer)) for name, _ in pairs]
     for layout in layouts if split == "train" else ():
         for remark in layout.remarks():
             _log.warning("%s: %s", layout.folder, remark)
     parts = [layout.open(split) for layout in layouts]
-    return parts[0] if pairs is None else MixedDataset(parts, [weight for _, weight in pairs])
+    return MixedDataset(parts, [weight for _, weight in pairs]) if len(parts) > 1 else parts[0]
 
 
 def is_there(data: str | Path, tokenizer: str | Path | None = None) -> bool:
     """Whether `open_data` finds all data sets of the argument of `--data` without preparing any."""
     try:
-        names = [name for name, _ in parse_mixture(str(data)) or [(data, 1.0)]]
-        return all(isinstance(find_dataset(name, tokenizer), Path) for name in names)
+        parts = parse_mixture(str(data))
+        return all(isinstance(find_dataset(name, tokenizer), Path) for name, _ in parts)
     except UserError:
         return False
 
@@ -171,16 +170,15 @@ def _texts(place: Path, tokenizer: str | Path | None, root: Path) -> Path | Prep
 def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:
     if tokenizer is None:
         return
-    path = tokenizer_path(tokenizer)
-    shards = (folder / MANIFEST).is_file()
-    name = Manifest.read(folder).tokenizer.name if shards else open_dataset(folder).tokenizer_name
-    if path is None and str(tokenizer) == name:
-        return
+    path, dataset = tokenizer_path(tokenizer), open_dataset(folder)
+    name = dataset.tokenizer_name
+    same = name == str(tokenizer)
     if path is not None and name != UNKNOWN:
-        made = Manifest.read(folder).tokenizer if shards else open_dataset(folder).tokenizer
-        if load_tokenizer(path).fingerprint == made.fingerprint:
-            return
-    raise UserError(f"{folder}: written with the tokenizer {name}, not {tokenizer}; leave --tokenizer out")
+        same = load_tokenizer(path).fingerprint == dataset.tokenizer.fingerprint
+    if not same:
+        raise UserError(
+            f"{folder}: written with the tokenizer {name}, not {tokenizer}; leave --tokenizer out"
+        )
 
 
 def vocabulary_of(data: str | Path, tokenizer: str | Path | None = None) -> Vocabulary:
@@ -201,8 +199,8 @@ def vocabulary_of(data: str | Path, tokenizer: str | Path | None = None) -> Voca
             name, ids, eos_id = made.name, padded(made.n_tokens), made.specials[made.eos]
         return Vocabulary(planned.folder.name, name, ids, ids, eos_id)
 
-    pairs = parse_mixture(str(data))
-    return of(data) if pairs is None else merge_vocabularies([of(name) for name, _ in pairs])
+    parts = [of(name) for name, _ in parse_mixture(str(data))]
+    return merge_vocabularies(parts) if len(parts) > 1 else parts[0]
 
 
 def describe(path: str | Path) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def comparison_table(rows: Sequence[Row]) -> Table:
                 row["run"],
                 row["opt"],
                 f"{row['params']:,}",
-                f"{row['lr']:.3g}",
+                or_dash(row["lr"], ".3g"),
                 f"{row['val_loss']:.4f}",
                 or_dash(row["val_bpb"], ".4f"),
                 f"{row['tokens']:,}",

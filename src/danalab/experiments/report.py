@@ -57,7 +57,11 @@ def write_report(found: Analysis, out: Path) -> Path:
         lines += [f"<picture>{picture}</picture>", "", caption, ""]
     if found.notes or found.failed:
         lines += ["## What is not known", "", *(f"- {note}" for note in found.notes)]
-        lines += [f"- run {row['name']}: {status_words(row)}; in no fit" for row in found.failed]
+        ends = {"finished": "loss not finite", "nonfinite": "loss not finite, stopped"}
+        lines += [
+            f"- run {row['name']}: {ends.get(row['status'], row['status'])}; in no fit"
+            for row in found.failed
+        ]
     write_atomically(out / "report.md", "\n".join(lines) + "\n")
     write_atomically(out / "runs.csv", as_csv(runs_table(found.rows)))
     write_json(out / "analysis.json", found.as_dict())
@@ -253,12 +257,6 @@ def runs_table(rows: Sequence[Row]) -> Table:
         "device_hours",
     )
     return names, [["" if row.get(name) is None else str(row[name]) for name in names] for row in rows]
-
-
-def status_words(row: Row) -> str:
-    """The end of a run without a final loss."""
-    words = {"finished": "loss not finite", "nonfinite": "loss not finite, stopped"}
-    return words.get(row["status"], str(row["status"]))
 
 
 # ---- words of numbers ----

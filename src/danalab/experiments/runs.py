@@ -134,7 +134,8 @@ class Runner:
         self.queued: set[str] = set()
         """Runs that have not ended: at SLURM, start the same command again for what depends on them."""
         self._rows = RowsFile(folder)
-        self._record = _read_record(folder)
+        file = folder / RECORD
+        self._record = validated(_Record, read_json(file), file) if file.is_file() else _Record()
         self._pool = ThreadPoolExecutor(self.jobs)
         self._children: set[subprocess.Popen[bytes]] = set()
         self._threads = max(1, available_cores() // self.jobs)
@@ -315,11 +316,6 @@ class _Record:
         default_factory=dict
     )  # names of the optimizer in rows, where it is not `opt`
     places: dict[str, list[int]] = field(default_factory=dict)  # order of their rows
-
-
-def _read_record(folder: Path) -> _Record:
-    file = folder / RECORD
-    return validated(_Record, read_json(file), file) if file.is_file() else _Record()
 
 
 def _final_loss(row: Mapping[str, Any] | None) -> float:

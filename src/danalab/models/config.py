@@ -400,21 +400,16 @@ class ModelConfig:
         gate = structure.shared_expert_gate if self.shared_expert_gate is None else self.shared_expert_gate
         if self.shared_expert_gate and n_shared == 0:
             raise UserError("--shared-expert-gate: there are no shared experts; give --n-shared-experts 1")
-        return Sparsity(
-            n_experts, top_k, expert_dim, n_shared * expert_dim, gate and n_shared > 0, self._sparse()
-        )
-
-    def _sparse(self) -> tuple[int, ...]:
-        step, dense, count = self.decoder_sparse_step, self.mlp_only_layers, self.n_layers
-        for layer in dense:
+        step, count = self.decoder_sparse_step, self.n_layers
+        for layer in self.mlp_only_layers:
             if not 0 <= layer < count:
                 raise UserError(f"--mlp-only-layers {layer}: the model has the layers 0..{count - 1}")
-        layers = tuple(i for i in range(count) if (i + 1) % step == 0 and i not in dense)
+        layers = tuple(i for i in range(count) if (i + 1) % step == 0 and i not in self.mlp_only_layers)
         if not layers:
             raise UserError(
                 f"--decoder-sparse-step {step} and --mlp-only-layers leave none of the {count} layers"
             )
-        return layers
+        return Sparsity(n_experts, top_k, expert_dim, n_shared * expert_dim, gate and n_shared > 0, layers)
 
     @cached_property
     def linear_attention(self) -> LinearAttention | None:

@@ -125,7 +125,8 @@ class Decoder(nn.Module):
         if cache is None:
             routing = []
             for block in self.blocks:
-                x = _without_routing(block(x, rotary, None, starts), routing)
+                x, used = block(x, rotary, None, starts)
+                routing += [] if used is None else [used]
             self._routing = routing if torch.is_grad_enabled() else []
         else:
             # Compiled blocks would recompile at every token, which changes shapes. The import of the compiler takes
@@ -134,7 +135,7 @@ class Decoder(nn.Module):
                 torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
             ):
                 for block, state in zip(self.blocks, cache.states, strict=True):
-                    x = _without_routing(block(x, rotary, state), [])
+                    x, _ = block(x, rotary, state)
             cache.advance(tokens.shape[1])
         return self.final_norm(x)
 
@@ -251,15 +252,6 @@ class Decoder(nn.Module):
         return cast(Iterable[Block], self.blocks)  # compiled or sharded ones behave like blocks
 
 
-def _without_routing(output: Tensor | tuple[Tensor, Routing], routings: list[Routing]) -> Tensor:
-    """The block's tensor; the routing of its experts is appended to `routings`."""
-    if isinstance(output, Tensor):
-        return output
-    x, routing = output
-    routings.append(routing)
-    return x
-
-
 def materialise(model: Decoder, device: torch.device | str) -> Decoder:
     """Give a model on the meta device memory on `device`, in place, with undefined weights; returns it.
 
@@ -319,8 +311,8 @@ class Block(nn.Module):
         rotary_L1P2: Tensor | None,
         state: State | None = None,
         starts_BL: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Routing]:
-        """[B, L, D]; with experts, also the sums that their router's losses need.
+    ) -> tuple[Tensor, Routing | None]:
+        """[B, L, D], and with experts the sums that their router's losses need.
 
         These are returned, not stored: under compilation, sharding and checkpointing side effects may be lost or
         happen twice. For `rotary`, `state` and `starts` see `Attention.forward`.
@@ -337,13 +329,12 @@ class Block(nn.Module):
 
     def _compute(
         self, x: Tensor, rotary: Tensor | None, state: State | None, starts: Tensor | None
-    ) -> Tensor | tuple[Tensor, Routing]:
+    ) -> tuple[Tensor, Routing | None]:
         x = self._add(x, self.attention(self.attention_norm(x), rotary, state, starts))
-        update = self.mlp(self.mlp_norm(x))
+        update, routing = self.mlp(self.mlp_norm(x)), None
         if isinstance(update, tuple):
             update, routing = update
-            return self._add(x, update), routing
-        return self._add(x, update)
+        return self._add(x, update), routing
 
     def _add(self, x: Tensor, update: Tensor) -> Tensor:
         update = dropout(update, self.dropout, self.training)

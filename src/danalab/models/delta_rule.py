@@ -112,48 +112,27 @@ class GatedDeltaNet(nn.Module):
         z, write, a = self.z(x_BTD), self.write(x_BTD), self.forget(x_BTD)
         with full_precision(x_BTD):
             past = None if state is None else state.past(mapped, self.query_conv.size - 1)
-            q, k, v = self._heads(mapped, past, starts_BT)
+            filters = self.query_conv, self.key_conv, self.value_conv
+            heads = []
+            for at, (each, conv) in enumerate(zip(mapped, filters, strict=True)):
+                y = F.silu(conv(each, None if past is None else past[at], starts_BT))
+                y = y.to(torch.promote_types(y.dtype, torch.float32))
+                heads.append(y.unflatten(-1, (-1, self.value_dim if at == 2 else self.key_dim)))
+            q, k, v = _unit(heads[0]) * self.key_dim**-0.5, _unit(heads[1]), heads[2]
             g, b = self.forgetting(a), torch.sigmoid(write.to(v.dtype))
-            o = self._rule(q, k, v, g, b, state, starts_BT)
+            before = None if state is None else state.memory
+            if before is None and state is not None:
+                before = v.new_zeros(*v.shape[:1], v.shape[2], self.key_dim, self.value_dim)
+            if before is None or v.shape[1] > 1:
+                o, after = gated_delta_rule(q, k, v, g, b, before, starts_BT)
+            else:
+                o, after = delta_step(q[:, 0], k[:, 0], v[:, 0], g[:, 0], b[:, 0], before)
+                o = o.unsqueeze(1)
+            if state is not None:
+                state.memory = after.detach()
             # Normalised in float32 before rounding: the norm amplifies small values.
             y = self.norm(o) * F.silu(z.to(o.dtype).unflatten(-1, (-1, self.value_dim)))
         return self.out(y.flatten(-2).to(z.dtype))
-
-    def _heads(
-        self, mapped: tuple[Tensor, ...], past: tuple[Tensor, ...] | None, starts: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(q, k [B, T, N, K], v [B, T, H, V]), at least in float32."""
-        filters = self.query_conv, self.key_conv, self.value_conv
-        heads = []
-        for at, (x, conv) in enumerate(zip(mapped, filters, strict=True)):
-            y = F.silu(conv(x, None if past is None else past[at], starts))
-            y = y.to(torch.promote_types(y.dtype, torch.float32))
-            heads.append(y.unflatten(-1, (-1, self.value_dim if at == 2 else self.key_dim)))
-        q, k, v = heads
-        return _unit(q) * self.key_dim**-0.5, _unit(k), v
-
-    def _rule(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        g: Tensor,
-        b: Tensor,
-        state: RecurrentState | None,
-        starts: Tensor | None,
-    ) -> Tensor:
-        if state is None:
-            return gated_delta_rule(q, k, v, g, b, starts_BT=starts)[0]
-        before = state.memory
-        if before is None:
-            before = v.new_zeros(*v.shape[:1], v.shape[2], self.key_dim, self.value_dim)
-        if v.shape[1] > 1:
-            o, after = gated_delta_rule(q, k, v, g, b, before)
-        else:
-            o, after = delta_step(q[:, 0], k[:, 0], v[:, 0], g[:, 0], b[:, 0], before)
-            o = o.unsqueeze(1)
-        state.memory = after.detach()
-        return o
 
     def new_state(self, batch: int, max_len: int) -> RecurrentState:
         """An empty state for `batch` sequences, of the same size for every `max_len`."""

@@ -245,8 +245,10 @@ def _forward_backward_rows(
         grad = grad.to(problem.dtype)
         if grad_rows is not None:
             torch.mm(grad, weight, out=grad_rows[chunk])
-        if grad_weight is not None:
-            accumulate(grad_weight, grad, rows[chunk])
+        if grad_weight is not None and grad.dtype == grad_weight.dtype:
+            grad_weight.addmm_(grad.T, rows[chunk])
+        elif grad_weight is not None:
+            grad_weight.add_(grad.T @ rows[chunk])
     if problem.shard is not None and grad_rows is not None:
         problem.shard.add(grad_rows)  # the gradient of hidden sums over all ranks' rows of the head
     return (
@@ -298,13 +300,6 @@ def exponentials_of(
     return exponentials, total
 
 
-def accumulate(total_VD: Tensor, grad_CV: Tensor, h_CD: Tensor) -> None:
-    if grad_CV.dtype == total_VD.dtype:
-        total_VD.addmm_(grad_CV.T, h_CD)
-    else:
-        total_VD.add_(grad_CV.T @ h_CD)
-
-
 def empty_results(rows: Tensor) -> tuple[Tensor, Tensor]:
     dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     ce = torch.empty(rows.shape[0], dtype=dtype, device=rows.device)
@@ -327,19 +322,14 @@ def logit_chunks(
     rows: Tensor, weight: Tensor, shard: VocabularyShard | None
 ) -> Iterator[tuple[slice, Tensor]]:
     """Yield (slice of rows, their logits [C, V] in float32 or more, which may be overwritten)."""
-    buffer = None
     # Ranks with shards of the head must use the same chunks, also if the last shard is shorter.
-    for chunk in _chunks(rows, weight.shape[0] if shard is None else shard.widest):
+    vocab_size, buffer = weight.shape[0] if shard is None else shard.widest, None
+    size = _ACCELERATOR_ENTRIES // vocab_size
+    if rows.device.type == "cpu":
+        size = min(_CPU_ENTRIES // vocab_size, max(_CPU_ROWS, _CPU_ROWS * 4096 // vocab_size))
+    for start in range(0, rows.shape[0], max(size, 1)):
+        chunk = slice(start, start + max(size, 1))
         h = rows[chunk]
         # One buffer for all chunks, without an allocation for each.
         buffer = torch.mm(h, weight.T) if buffer is None else torch.mm(h, weight.T, out=buffer[: h.shape[0]])
         yield chunk, at_least_float32(buffer)
-
-
-def _chunks(rows: Tensor, vocab_size: int) -> list[slice]:
-    if rows.device.type == "cpu":
-        size = min(_CPU_ENTRIES // vocab_size, max(_CPU_ROWS, _CPU_ROWS * 4096 // vocab_size))
-    else:
-        size = _ACCELERATOR_ENTRIES // vocab_size
-    size = max(size, 1)
-    return [slice(start, start + size) for start in range(0, rows.shape[0], size)]

@@ -215,7 +215,9 @@ def apply_expert_parallel(model: nn.Module, config: ModelConfig, mesh: DeviceMes
     sharded: list[nn.Module] = []
     for layer in model.modules():
         if isinstance(layer, MixtureOfExperts):
-            layer.exchange = RankExchange(mesh.get_group(), mesh.size())
+            # All sizes depend on the data, so there is nothing to compile.
+            exchange: Any = torch.compiler.disable(_exchange)
+            layer.exchange = partial(exchange, mesh.get_group(), mesh.size())
             for module in layer.experts.modules():
                 if isinstance(module, StackedLinear):
                     shard = module.weight.detach().chunk(mesh.size())[mesh.get_local_rank()].clone()
@@ -224,29 +226,18 @@ def apply_expert_parallel(model: nn.Module, config: ModelConfig, mesh: DeviceMes
     return sharded
 
 
-class RankExchange:
-    """Sends rows to the ranks of their experts, and the results back."""
-
-    def __init__(self, group: ProcessGroup, ranks: int):
-        self._group, self._ranks = group, ranks
-        # All sizes depend on the data, so there is nothing to compile.
-        self._run = cast("Callable[..., Tensor]", torch.compiler.disable(self._round_trip))
-
-    def __call__(self, experts: Experts, rows_RD: Tensor, counts_E: Tensor) -> Tensor:
-        """The outputs of all ranks' experts for `rows`, sorted by expert, `counts` rows each. Collective."""
-        return self._run(experts, rows_RD, counts_E)
-
-    def _round_trip(self, experts: Experts, rows_RD: Tensor, counts_E: Tensor) -> Tensor:
-        sent = counts_E.view(self._ranks, -1)
-        received = torch.empty_like(sent)  # [sending rank, expert of this rank]
-        dist.all_to_all_single(received, sent.contiguous(), group=self._group)
-        n_sent, n_received = sent.sum(1).tolist(), received.sum(1).tolist()
-        received_AD = _all_to_all(rows_RD, n_sent, n_received, self._group)
-        expert = torch.arange(received.shape[1], device=rows_RD.device).expand_as(received)
-        order = sort_by_expert(expert.flatten().repeat_interleave(received.flatten()).unsqueeze(1))
-        output = experts(spread(received_AD, order), received.sum(0))
-        inverse = Order(order.rows_of_token.squeeze(1), order.token_of_row.unsqueeze(1))
-        return _all_to_all(spread(output, inverse), n_received, n_sent, self._group)
+def _exchange(group: ProcessGroup, ranks: int, experts: Experts, rows_RD: Tensor, counts_E: Tensor) -> Tensor:
+    """The outputs of all ranks' experts for `rows`, sorted by expert, `counts` rows each. Collective."""
+    sent = counts_E.view(ranks, -1)
+    received = torch.empty_like(sent)  # [sending rank, expert of this rank]
+    dist.all_to_all_single(received, sent.contiguous(), group=group)
+    n_sent, n_received = sent.sum(1).tolist(), received.sum(1).tolist()
+    received_AD = _all_to_all(rows_RD, n_sent, n_received, group)
+    expert = torch.arange(received.shape[1], device=rows_RD.device).expand_as(received)
+    order = sort_by_expert(expert.flatten().repeat_interleave(received.flatten()).unsqueeze(1))
+    output = experts(spread(received_AD, order), received.sum(0))
+    inverse = Order(order.rows_of_token.squeeze(1), order.token_of_row.unsqueeze(1))
+    return _all_to_all(spread(output, inverse), n_received, n_sent, group)
 
 
 def _all_to_all(x: Tensor, sent: list[int], received: list[int], group: ProcessGroup) -> Tensor:

@@ -26,33 +26,8 @@ from danalab.serve.errors import RequestError
 
 DEFAULT_TOKENS = 16  # OpenAI's default of `max_tokens` of completions
 Stop = Annotated[str, MaxLen(1000)]
-IGNORED = frozenset(
-    [
-        "user",
-        "metadata",
-        "store",
-        "service_tier",
-        "safety_identifier",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "reasoning_effort",
-        "verbosity",
-        "parallel_tool_calls",
-        "cache_prompt",
-        "id_slot",
-        "ignore_eos",
-        "n_predict",
-        "chat_template_kwargs",
-        "add_generation_prompt",
-        "add_special_tokens",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-        "include_stop_str_in_output",
-        "timings_per_token",
-        "priority",
-    ]
-)
-"""Fields of OpenAI's, llama.cpp's and vLLM's clients that change nothing here."""
+EMPTY: tuple[Any, ...] = (None, False, "", [], {})
+"""Values of a field that say nothing."""
 UNSUPPORTED = (
     *("audio", "function_call", "functions", "prediction", "web_search_options"),
     *("suffix", "best_of", "echo"),
@@ -151,7 +126,7 @@ def read_request(kind: type[Sampling], body: Any) -> tuple[Any, str]:
     if not isinstance(body, dict):
         raise FieldError("the body must be a JSON object")
     for name in UNSUPPORTED:
-        if body.get(name) not in (None, False, "", [], {}) and (name, body[name]) != ("best_of", 1):
+        if body.get(name) not in EMPTY and (name, body[name]) != ("best_of", 1):
             told = f"'{name}' is not supported by this server"
             raise FieldError(told, param=name, code="unsupported_parameter")
     if body.get("modalities") not in (None, ["text"]):
@@ -163,10 +138,11 @@ def read_request(kind: type[Sampling], body: Any) -> tuple[Any, str]:
         param = str(first["loc"][0])
         told = first["msg"].replace("Input should", "it must")
         raise FieldError(f"'{param}': {told}", param=param, code="invalid_value") from None
-    ignored = [name for name in sorted(IGNORED) if body.get(name) not in (None, False, "", [], {})]
-    unknown = len(body.keys() - kind.model_fields.keys() - IGNORED - set(UNSUPPORTED))
-    words = [*ignored, *([f"{unknown} unknown fields"] if unknown else [])]
-    return request, f"ignored: {', '.join(words)}" if words else ""
+    unknown = [name for name in body if name not in kind.model_fields and body[name] not in EMPTY]
+    words = ", ".join(sorted(unknown))
+    if len(words) > 200 or not words.isascii() or not words.isprintable():
+        words = f"{len(unknown)} unknown fields"
+    return request, f"ignored: {words}" if unknown else ""
 
 
 # ---- plans ----

@@ -6,7 +6,6 @@ against random draws. `schedule_study`: the schedules, and the loss against kapp
 """
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
@@ -67,25 +66,11 @@ def draw_curves(study: Study) -> Figure:
         middle.plot(t, a[f"exact_{name}"], color=color, label=f"{LABELS[name]}: exact mean")
         middle.plot(t, a[f"ode_{name}"], color="black", lw=1, ls=":")
     middle.plot([], [], color="black", lw=1, ls=":", label="equation in log time")
-    _mark_limits(left, study)
-    title = f"alpha = {p['alpha']:g}, beta = {p['beta']:g}, v = {p['v']}, d = {p['d']}, B = {p['batch']}"
-    labels = "steps t + 1", "population risk P = MSE / 2", "lower left"
-    label(left, title, *labels, ylim=(0.2 * float(a["limit"]) or None, None))
-    label(middle, f"{p['runs']} stochastic runs", *labels)
-    title = "equation in log time against the exact mean"
-    label(right, title, "steps t + 1", "difference [%]", "lower right", "x")
-    right.axhline(0, color="black", lw=0.8)
-    return figure
-
-
-def _mark_limits(panel: Axes, study: Study) -> None:
-    p = study.parameters
-    panel.axhline(float(study.arrays["limit"]), color="black", lw=1, ls="--", label="limit risk")
-    transition = 4 * p["d"] / p["batch"]
+    left.axhline(float(a["limit"]), color="black", lw=1, ls="--", label="limit risk")
+    transition, color = 4 * p["d"] / p["batch"], optimizer_color("dana-constant")
     if transition < p["steps"]:
-        color = optimizer_color("dana-constant")
-        panel.axvline(transition, color=color, lw=1, ls=":")
-        panel.annotate(
+        left.axvline(transition, color=color, lw=1, ls=":")
+        left.annotate(
             "DANA-constant sets in, t = 4d/B",
             (transition, 0.98),
             (-4, 0),
@@ -97,6 +82,14 @@ def _mark_limits(panel: Axes, study: Study) -> None:
             fontsize=8,
             color=color,
         )
+    title = f"alpha = {p['alpha']:g}, beta = {p['beta']:g}, v = {p['v']}, d = {p['d']}, B = {p['batch']}"
+    labels = "steps t + 1", "population risk P = MSE / 2", "lower left"
+    label(left, title, *labels, ylim=(0.2 * float(a["limit"]) or None, None))
+    label(middle, f"{p['runs']} stochastic runs", *labels)
+    title = "equation in log time against the exact mean"
+    label(right, title, "steps t + 1", "difference [%]", "lower right", "x")
+    right.axhline(0, color="black", lw=0.8)
+    return figure
 
 
 BETAS = (0.3, 0.5, 0.7, 1.0)

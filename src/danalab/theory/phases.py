@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from danalab.colors import optimizer_color
@@ -82,22 +81,15 @@ def _draw_phases(study: Study) -> Figure:
             shading="nearest",
         )
         figure.colorbar(mesh, ax=panel, shrink=0.85)
-        _draw_borders(panel)
+        for x, y in (([1, 1], [0, 3]), ([0.05, 3], [1, 1]), ([1, 3], [1, 3]), ([0.5, 0.5], [1, 3])):
+            panel.plot(x, y, color="white", lw=1.2)
+        panel.plot([2 * IVA_BORDER] * 2, [1, 3], color="white", lw=0.8, ls="--")
+        for name, (x, y) in _NAMES.items():
+            words: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9, "fontweight": "bold"}
+            panel.text(x, y, name, color="white", rotation=90 if name == "IVb" else 0, **words)
         panel.set(title=title, xlabel="2 alpha (data)", ylabel="2 beta (target)", xlim=(0.05, 3), ylim=(0, 3))
         panel.grid(False)
     return figure
-
-
-def _draw_borders(panel: Axes) -> None:
-    line: dict[str, Any] = {"color": "white", "lw": 1.2}
-    for x, y in (([1, 1], [0, 3]), ([0.05, 3], [1, 1]), ([1, 3], [1, 3]), ([0.5, 0.5], [1, 3])):
-        panel.plot(x, y, **line)
-    panel.plot([2 * IVA_BORDER] * 2, [1, 3], color="white", lw=0.8, ls="--")
-    for name, (x, y) in _NAMES.items():
-        turn = 90 if name == "IVb" else 0
-        panel.text(
-            x, y, name, color="white", ha="center", va="center", fontsize=9, fontweight="bold", rotation=turn
-        )
 
 
 def _compute_frontier(alpha: float, beta: float, sizes: Sequence[int], h: float) -> Study:

@@ -146,7 +146,12 @@ def prepare(
         (folder / JOURNAL).unlink()
     if progress:
         seconds = time.perf_counter() - begun
-        print(f"prepared {_summary(made)} in {seconds:.1f} s: {folder}", file=sys.stderr)
+        totals = {split: sum(entry.tokens for entry in entries) for split, entries in made.splits.items()}
+        counts = " + ".join(f"{count:,} {split}" for split, count in totals.items())
+        words = (
+            f"{source.name} with {made.tokenizer.name}: {counts} tokens of {sum(writing.counts):,} documents"
+        )
+        print(f"prepared {words} in {seconds:.1f} s: {folder}", file=sys.stderr)
         if isinstance(chosen, BpeTokenizer) and chosen.decode(chosen.encode(DECOMPOSED)) != DECOMPOSED:
             print("the tokenizer normalizes text: e and an accent are the same as é", file=sys.stderr)
         if report := source.reading_report():
@@ -234,13 +239,6 @@ def _chunks(documents: Iterator[SplitDocument]) -> Iterator[tuple[SourcePosition
             chunk, size = [], 0
     if chunk and end is not None:
         yield end, chunk
-
-
-def _summary(made: Manifest) -> str:
-    totals = {split: sum(entry.tokens for entry in entries) for split, entries in made.splits.items()}
-    documents = sum(entry.documents for entries in made.splits.values() for entry in entries)
-    parts = " + ".join(f"{count:,} {split}" for split, count in totals.items())
-    return f"{made.source['name']} with {made.tokenizer.name}: {parts} tokens of {documents:,} documents"
 
 
 @contextmanager

@@ -17,7 +17,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,24 +28,6 @@ from danalab.files import walk_files
 
 _TRIES, _PAUSE_SECONDS = 6, 2.0
 _HTTP_CLIENTS = {"httpx", "httpx2", "httpcore", "requests"}
-
-
-@dataclass(frozen=True)
-class DownloadPlan:
-    """The files to fetch for a corpus."""
-
-    source: str
-    repository: str
-    licence: str
-    commit: str | None
-    """None if the hub could not be reached."""
-    files: int | None
-    bytes: int | None
-    """Total size; recorded in danalab if the hub could not be reached, None if unknown."""
-    checked: bool
-    """Whether the hub answered."""
-    reason: str = ""
-    """Why it did not."""
 
 
 class HubSource(Source):
@@ -80,15 +61,18 @@ class HubSource(Source):
             )
         return cls(Path(inputs[0]) if inputs else None)
 
-    def plan_download(self) -> DownloadPlan:
-        """What a download would fetch; from recorded facts if the hub cannot be reached."""
+    def plan_download(self) -> dict[str, Any]:
+        """What a download would fetch; from recorded facts, with the reason, if the hub cannot be reached."""
+        plan: dict[str, Any] = {"source": self.name, "repository": self.repo, "licence": self.licence}
         try:
             commit = self.pin({}).get("commit")
             sizes = [*self.files(TRAIN).values(), *self.files(VAL).values()]
         except UserError as error:
             recorded = round(self.download_gb * 1e9) if self.download_gb else None
-            return DownloadPlan(self.name, self.repo, self.licence, None, None, recorded, False, str(error))
-        return DownloadPlan(self.name, self.repo, self.licence, commit, len(sizes), sum(sizes), True)
+            unknown = {"commit": None, "files": None, "bytes": recorded, "checked": False}
+            return {**plan, **unknown, "reason": str(error)}
+        known = {"commit": commit, "files": len(sizes), "bytes": sum(sizes), "checked": True}
+        return {**plan, **known, "reason": ""}
 
     def download(self, folder: str | Path, workers: int = 8) -> Path:
         """Fetch the corpus's files, by `workers` parallel downloads, into a folder of the repository's layout."""

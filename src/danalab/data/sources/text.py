@@ -89,9 +89,16 @@ class TextSource(Source):
         return len(self._files(side)) or None
 
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
-        documents = read_documents(self._files(side)[number], self._field)
-        pieces = (_cut(document, self._longest) for document in documents)
-        return itertools.islice(itertools.chain.from_iterable(pieces), skip, None)
+        return itertools.islice(self._pieces(self._files(side)[number]), skip, None)
+
+    def _pieces(self, file: Path) -> Iterator[str]:
+        for document in read_documents(file, self._field):
+            if 4 * len(document) <= self._longest:
+                yield document
+            else:
+                raw = document.encode()
+                blocks = (raw[at : at + _BLOCK] for at in range(0, len(raw), _BLOCK))
+                yield from _pieces(blocks, "", self._longest)
 
     @cached_property
     def _longest(self) -> int:
@@ -160,14 +167,6 @@ class TextSource(Source):
         self.unread.update(path.name for path in self.files if path not in {*train, *val})
         self.files = train
         return val
-
-
-def _cut(document: str, limit: int) -> Iterator[str]:
-    """A document in pieces of at most `limit` bytes."""
-    if 4 * len(document) <= limit:
-        return iter((document,))
-    raw = document.encode()
-    return _pieces((raw[at : at + _BLOCK] for at in range(0, len(raw), _BLOCK)), "", limit)
 
 
 class StdlibSource(Source):

@@ -81,17 +81,13 @@ class BpeTokenizer(Tokenizer):
                 f"{origin}: no token for the byte 0x{min(missing):02x}, so it cannot encode every text"
             )
         self.require_lossless(_PROBE)
-        self.prefix = self._rule_before()
+        bare, whole = (engine.encode("a", add_special_tokens=special).ids for special in (False, True))
+        self.prefix = tuple(whole[: whole.index(bare[0])])  # what the post-processor puts before a text
         if bos in added and not self.prefix:
             from tokenizers.processors import TemplateProcessing
 
             engine.post_processor = TemplateProcessing(single=[bos, "$A"], special_tokens=[(bos, added[bos])])  # pyright: ignore
             self.prefix = (added[bos],)
-
-    def _rule_before(self) -> tuple[int, ...]:
-        """The ids that the tokenizer's post-processor puts before a text."""
-        bare, whole = (self._engine.encode("a", add_special_tokens=special).ids for special in (False, True))
-        return tuple(whole[: whole.index(bare[0])])
 
     def require_lossless(self, text: str) -> None:
         """Check that `text` survives encoding and decoding, but for canonical equivalents (NFC: e + accent is é)."""

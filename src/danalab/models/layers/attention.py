@@ -80,26 +80,22 @@ class Attention(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         if rotary_L1P2 is not None:
             q, k = rotate(q, rotary_L1P2), rotate(k, rotary_L1P2)
-        y_BNLH = self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), state, starts_BL)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        if starts_BL is not None:
+            y_BNLH = attend_within_documents(q, k, v, starts_BL, grouped=self.grouped)
+        elif state is None:
+            y_BNLH = attend(q, k, v, grouped=self.grouped)
+        else:
+            k, v, mask = state.append(k, v)
+            if mask is not None:
+                y_BNLH = attend_masked(q, k, v, mask, grouped=self.grouped)
+            else:
+                causal = k.shape[2] == q.shape[2]
+                y_BNLH = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=self.grouped)
         y = y_BNLH.transpose(1, 2).flatten(-2)
         if self.gate is not None:
             y = y * torch.sigmoid(self.gate(x_BLD))
         return self.out(y)
-
-    def _attend(
-        self, q_BNLH: Tensor, k_BKLH: Tensor, v_BKLH: Tensor, state: KeyValues | None, starts: Tensor | None
-    ) -> Tensor:
-        if starts is not None:
-            return attend_within_documents(q_BNLH, k_BKLH, v_BKLH, starts, grouped=self.grouped)
-        if state is None:
-            return attend(q_BNLH, k_BKLH, v_BKLH, grouped=self.grouped)
-        k_BKLH, v_BKLH, mask = state.append(k_BKLH, v_BKLH)
-        if mask is not None:
-            return attend_masked(q_BNLH, k_BKLH, v_BKLH, mask, grouped=self.grouped)
-        causal = k_BKLH.shape[2] == q_BNLH.shape[2]
-        return F.scaled_dot_product_attention(
-            q_BNLH, k_BKLH, v_BKLH, is_causal=causal, enable_gqa=self.grouped
-        )
 
     def new_state(self, batch: int, max_len: int) -> KeyValues:
         """An empty cache for `max_len` positions of `batch` sequences."""

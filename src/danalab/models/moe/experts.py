@@ -168,7 +168,7 @@ def product_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
 
 def _grouped(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     if _has_kernel(x, x.shape[1], weight.shape[1]):
-        return _kernel()(x, weight.mT, offs=_ends(counts))
+        return _kernel()(x, weight.mT, offs=counts.cumsum(0).to(torch.int32))
     sizes = counts.tolist()
     y = x.new_empty(x.shape[0], weight.shape[1])
     for rows, out, matrix in zip(x.split(sizes), y.split(sizes), weight, strict=True):
@@ -183,7 +183,7 @@ _linear = torch.library.custom_op("danalab::grouped_linear", _grouped, mutates_a
 def _outer(g: Tensor, x: Tensor, counts: Tensor) -> Tensor:
     """Each group's g^T x: [E, N, M] of g [R, N] and x [R, M]."""
     if _has_kernel(x, x.shape[1], g.shape[1]):
-        outer = _kernel()(g.T, x, offs=_ends(counts))
+        outer = _kernel()(g.T, x, offs=counts.cumsum(0).to(torch.int32))
         return outer.masked_fill_(
             counts.eq(0)[:, None, None], 0.0
         )  # not written for an empty group on Blackwell
@@ -227,10 +227,6 @@ def product(rows: Tensor, matrix: Tensor, out: Tensor) -> None:
         padded = rows.new_zeros(MIN_ROWS, rows.shape[1])
         padded[:n] = rows
         out.copy_((padded @ matrix)[:n])
-
-
-def _ends(counts: Tensor) -> Tensor:
-    return counts.cumsum(0).to(torch.int32)
 
 
 def _kernel() -> Callable[..., Tensor]:

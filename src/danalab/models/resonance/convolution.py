@@ -23,7 +23,7 @@ and convolved as one batch. Except for the shortest documents, there are fewer z
 Shapes: B rows of T tokens (n chunks of Q), D channels in G groups of C, R modes, E = 2 R; F = N / 2 + 1 frequencies.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -173,7 +173,7 @@ class _Convolution(torch.autograd.Function):
         blocks = _Blocks(u_BTD)
         y_BTD = torch.empty_like(u_BTD, memory_format=torch.contiguous_format)
         for channels in blocks.channels():
-            k_CF = blocks.spectrum(k_DT[channels])
+            k_CF = torch.fft.rfft(k_DT[channels], blocks.size)
             for rows in blocks.rows():
                 blocks.write_inverse(
                     blocks.spectrum_of(u_BTD[rows, :, channels]).mul_(k_CF), y_BTD[rows, :, channels]
@@ -189,7 +189,7 @@ class _Convolution(torch.autograd.Function):
         grad_u = torch.empty_like(u_BTD, memory_format=torch.contiguous_format) if wants_u else None
         grad_k = torch.empty_like(k_DT) if wants_k else None
         for channels in blocks.channels():
-            k_CF = blocks.spectrum(k_DT[channels]).conj_physical_() if wants_u else None
+            k_CF = torch.fft.rfft(k_DT[channels], blocks.size).conj_physical_() if wants_u else None
             sums_CF: Tensor | None = None
             for rows in blocks.rows():
                 g = blocks.spectrum_of(g_BTD[rows, :, channels])
@@ -221,10 +221,6 @@ class _Blocks:
         """Rows of the batch in each block."""
         return (slice(start, start + self._rows) for start in range(0, self.batch, self._rows))
 
-    def spectrum(self, k_CT: Tensor) -> Tensor:
-        """Transform [C, F] of the padded sequences."""
-        return torch.fft.rfft(k_CT, self.size)
-
     def spectrum_of(self, u_BTC: Tensor) -> Tensor:
         """Transform [B, C, F] of the padded channels."""
         # Transposed and padded in one pass: a transform along a strided dimension is slow.
@@ -255,16 +251,11 @@ def convolve_apart(u_BTD: Tensor, lengths: list[int], convolve: Callable[[Tensor
     """y [B, T, D]: `convolve` ([N, L, D] -> [N, L, D], causal) applied to each document alone."""
     documents = u_BTD.flatten(0, 1).split(lengths)
     outputs = list(documents)
-    for group in _of_similar_length(lengths):
+    groups: dict[int, list[int]] = {}  # documents whose lengths have the same next power of two
+    for number, length in enumerate(lengths):
+        groups.setdefault((max(length, SHORTEST) - 1).bit_length(), []).append(number)
+    for group in groups.values():
         padded = pad_sequence([documents[number] for number in group], batch_first=True)
         for number, y in zip(group, convolve(padded).unbind(), strict=True):
             outputs[number] = y[: lengths[number]]
     return torch.cat(outputs).view(u_BTD.shape)
-
-
-def _of_similar_length(lengths: list[int]) -> Iterable[list[int]]:
-    """Indices of the documents whose lengths have the same next power of two."""
-    groups: dict[int, list[int]] = {}
-    for number, length in enumerate(lengths):
-        groups.setdefault((max(length, SHORTEST) - 1).bit_length(), []).append(number)
-    return groups.values()

@@ -70,19 +70,15 @@ class Resonator(nn.Module):
         elif state is None:
             y = self.bank(v, starts)
         else:
-            y = self._continue(self.bank, v, state)
+            before = self.bank.new_state(state.batch, v) if state.memory is None else state.memory
+            if v.shape[1] == 1:
+                y, after = self.bank.step(v[:, 0], before)
+                y = y.unsqueeze(1)
+            else:
+                y, after = self.bank.prefill(v, before)
+            state.memory = after.detach()
         g = self.g(x_BLD)
         return self.out(F.silu(g) * y.to(g.dtype))
-
-    def _continue(self, bank: OscBank, v_BLD: Tensor, state: RecurrentState) -> Tensor:
-        before = bank.new_state(state.batch, v_BLD) if state.memory is None else state.memory
-        if v_BLD.shape[1] == 1:
-            y, after = bank.step(v_BLD[:, 0], before)
-            y = y.unsqueeze(1)
-        else:
-            y, after = bank.prefill(v_BLD, before)
-        state.memory = after.detach()
-        return y
 
     def new_state(self, batch: int, max_len: int) -> RecurrentState:
         """Oscillators at rest for `batch` sequences; the state has the same size for every `max_len`."""
