@@ -392,8 +392,8 @@ def recipe(
     aux_style: str = "dana",
     **settings: Any,
 ) -> torch.optim.Optimizer:
-    """aux_style: dana (Dana-Star-MK4, DanaMuon's ratios), dana-kinds (the same at nanochat's ratios), nanochat or adamw
-    (AdamW, absolute rates)."""
+    """aux_style: dana (Dana-Star-MK4, DanaMuon's ratios), dana-kinds (the same at nanochat's rates), nanochat or adamw
+    (AdamW, absolute rates), ratios (nanochat's, with rates in units of that of matrices)."""
     width = min(max(p.shape) if p.ndim else 1 for p in kinds(model)["matrix"])
     wide = (width / 768) ** -0.5
     common = {**MATRIX, "t": 0, "steps": steps, "aux": "adamw", "eps": 1e-8, **settings}
@@ -407,6 +407,7 @@ def recipe(
                 group |= {"lr": 0.004 * aux_scale, "betas": (0.9, 0.99), "omega": None}
             else:
                 rate = {"embedding": 0.2 * wide, "head": 0.004 * wide, "vector": 0.01}[kind]
+                rate = lr * RATIOS[kind] if aux_style == "ratios" else rate
                 aux = "dana" if aux_style == "dana-kinds" else "adamw"
                 betas = {"embedding": (0.8, 0.995), "head": (0.8, 0.96), "vector": (0.8, 0.95)}[kind]
                 group |= {"lr": rate * aux_scale, "betas": betas, "eps": 1e-10, "omega": None, "aux": aux}
@@ -415,6 +416,7 @@ def recipe(
     return Recipe([group for group in groups if group["params"]], {})
 
 
+RATIOS = {"embedding": 6.0, "head": 0.125, "vector": 0.1}
 FACTORS = {"embedding": 0.25, "head": 0.25, "vector": 0.0625}
 """Rates of the kinds relative to that of matrices: DanaMuon's."""
 
@@ -674,6 +676,9 @@ RECIPES: dict[str, Arm] = {
     "DanaMuon, NorMuon's second moment": _arm(_DANA, normalise="normuon"),
     "DanaMuon, NorMuon and nanochat's rest": _arm(_DANA, normalise="normuon", aux_style="nanochat"),
     "nanochat": _arm(_NANO),
+    "DanaMuon, NorMuon and nanochat's rest at fixed ratios": _arm(
+        _DANA, normalise="normuon", aux_style="ratios", lr=0.064
+    ),
     "DanaMuon, NorMuon and nanochat's rates": _arm(
         _DANA, normalise="normuon", aux_style="dana-kinds", aux_scale=0.25
     ),

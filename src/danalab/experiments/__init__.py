@@ -5,7 +5,7 @@ YAML -> plan, cells -> runs (one child process each, or SLURM) -> rows -> tuning
 cells, plan          grids of runs; a ladder's optimizers, sizes, dials and seeds
 runs, slurm, ladder  making them; the search for the best settings
 rows, tuning         ladder.jsonl; the best settings of each rung, and ladders drawn again
-rate_laws, loss_laws, saving, statistics, horizon, paired, budget, analysis
+rate_laws, loss_laws, saving, statistics, horizon, paired, analysis
 tables, drawing, figures, report, comparison     what a person sees
 problems, tracks, trials, judge, optim_compare, demo    small problems, in minutes on a laptop
 """

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from danalab.errors import UserError
-from danalab.files import read_json
+from danalab.files import read_json, write_atomically
 from danalab.tables import source_digest
 from danalab.train.checkpoint.store import (
     COMMIT,
@@ -28,6 +29,7 @@ from danalab.train.config.fields import flag, names_of
 from danalab.train.config.train_config import MODEL_FIELDS, TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
+from danalab.train.run.metrics import read_sound_rows
 from danalab.train.stage import stage_kind
 from danalab.train.system.device import random_state, versions
 
@@ -90,6 +92,10 @@ class ResumePoint:
                 trainer.saver.committed = trainer.step
             if world.is_main:
                 log.info("weights of %s, from step 0" if weights_only else "resumes from %s", path)
+                if not self.own and not weights_only:  # with the rows of the other run
+                    rows, _ = read_sound_rows(RunFolder(path.resolve().parent.parent).metrics_file)
+                    kept = (json.dumps(row) + "\n" for row in rows if row["step"] <= trainer.step)
+                    write_atomically(trainer.logbook.metrics_file, "".join(kept))
             return
         raise UserError("; ".join(reasons))
 
