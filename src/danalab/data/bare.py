@@ -2,7 +2,7 @@
 
     llm.c, modded-nanogpt   .bin    256 int32: magic 20240520 (ids are uint16) or 20240801 (uint32), version, tokens
     numpy                   .npy    one dimension, any integer type
-    nanoGPT, Megatron       .bin    no header: the type is that in the name (`train.uint32.bin`), `dtype` in
+    nanoGPT                 .bin    no header: the type is that in the name (`train.uint32.bin`), `dtype` in
                                     `tokens.json`, or that of a known vocabulary: uint16 up to 65,535, else uint32;
                                     `train.bin`, `val.bin` (or `train_00.bin`) are uint16. Others are refused.
 

@@ -48,7 +48,7 @@ class Dataset(Vocabulary):
 
     @property
     def title(self) -> str:
-        """Identifies the split in messages."""
+        """The split in messages."""
         return f"{self.path} ({self.split})"
 
     @cached_property

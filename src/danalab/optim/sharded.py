@@ -250,6 +250,16 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         totals = self.inner.signal_totals  # pyright: ignore[reportAttributeAccessIssue]
         return lambda: means_of(self._reduced(totals().to(self._params[0].device)))
 
+    @property
+    def hessian_is_due(self) -> Any:
+        """As of the optimizer inside, which may have none."""
+        return self.inner.hessian_is_due  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def update_hessian(self) -> Any:
+        """As of the optimizer inside, which may have none; from the averaged gradients."""
+        return self.inner.update_hessian  # pyright: ignore[reportAttributeAccessIssue]
+
     def _state_shapes(self, index: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Key -> (shape, dtype) of a parameter's whole state tensors."""
         p = self._params[index]

@@ -27,7 +27,7 @@ from danalab.errors import UserError, first_line, import_extra
 from danalab.files import walk_files
 
 _TRIES, _PAUSE_SECONDS = 6, 2.0
-_HTTP_CLIENTS = {"httpx", "httpx2", "httpcore", "requests"}
+_HTTP_CLIENTS = {"httpx", "httpx2", "httpcore", "requests"}  # of versions of the hub's library
 
 
 class HubSource(Source):
@@ -127,7 +127,7 @@ class HubSource(Source):
             if not copy.is_dir():
                 raise UserError(f"--input {copy}: no such folder; it must hold the files of {self.repo}")
             files = list(walk_files(copy / folder))
-            return {path.relative_to(copy).as_posix(): _size(path) for path in files}
+            return {path.relative_to(copy).as_posix(): path.stat().st_size for path in files}
         commit, endpoint = self.pin({})["commit"], os.environ.get("HF_ENDPOINT")
         settings = {"recursive": True, "revision": commit, "repo_type": "dataset"}
         entries = self._ask(
@@ -156,7 +156,9 @@ class HubSource(Source):
                     reason = "gated: accept its terms on the hub's page, then run: hf auth login"
                 elif kind in {"RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"}:
                     reason = "not on the hub (or private: hf auth login)"
-                elif not _is_network_error(error):
+                elif not (
+                    isinstance(error, OSError) or type(error).__module__.split(".")[0] in _HTTP_CLIENTS
+                ):
                     raise
                 elif attempt < _TRIES and kind != "LocalEntryNotFoundError":
                     time.sleep(_PAUSE_SECONDS * 2 ** (attempt - 1))
@@ -185,15 +187,6 @@ class HubSource(Source):
                 for path, size in self.files(side).items():
                     lines.append(f"{side} {path} {size} {(self._copy / path).stat().st_mtime_ns}")
         return "\n".join(lines)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _is_network_error(error: BaseException) -> bool:
-    """Whether a connection failed; the hub library's HTTP client depends on its version."""
-    return isinstance(error, OSError) or type(error).__module__.split(".")[0] in _HTTP_CLIENTS
 
 
 _ODC_BY = "ODC-By 1.0"
