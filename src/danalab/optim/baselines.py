@@ -37,7 +37,6 @@ def adamw(
     """Adam with decoupled weight decay; Loshchilov and Hutter 2019, arXiv 1711.05101.
 
     Args:
-        params: parameters or groups.
         lr: learning rate.
         betas: rates of the first and the second moment.
         eps: added to the root of the second moment.
@@ -70,7 +69,6 @@ def sgd(
     """Stochastic gradient descent with momentum; Robbins and Monro 1951, Polyak 1964.
 
     Args:
-        params: parameters or groups.
         lr: learning rate.
         momentum: rate of the momentum, a sum of gradients.
         dampening: a new gradient is weighted by 1 - dampening.
@@ -94,7 +92,6 @@ def adafactor(
     """Adam with a factored second moment and steps relative to the weights; arXiv 1804.04235.
 
     Args:
-        params: parameters or groups.
         lr: a tensor's step is lr times its root mean square.
         beta2_decay: the second moment's rate is 1 - t^this.
         d: largest root mean square of an update.
@@ -156,7 +153,6 @@ def soap(
     Its first step only sets up the preconditioner.
 
     Args:
-        params: parameters or groups.
         lr: learning rate.
         betas: rates of the first and the second moment.
         shampoo_beta: rate of the preconditioner's averages; none = the second of betas.
@@ -184,7 +180,6 @@ def lion(
     """Sign of an interpolated momentum; Chen et al. 2023, arXiv 2302.06675.
 
     Args:
-        params: parameters or groups.
         lr: learning rate, 3 to 10 times smaller than AdamW's.
         betas: weight of the momentum in the update, and its own rate.
         weight_decay: weight decay, times the learning rate.
@@ -208,7 +203,6 @@ def prodigy(
     """Adam whose rate follows an estimate of the distance to the solution; arXiv 2306.06101.
 
     Args:
-        params: parameters or groups.
         lr: factor of the estimated distance; 1 is meant, and the schedule multiplies it.
         betas: rates of the first and the second moment.
         beta3: rate of the distance's averages; none = root of the second of betas.
@@ -241,7 +235,6 @@ def adopt(
     Its first step only sets up the second moment.
 
     Args:
-        params: parameters or groups.
         lr: learning rate.
         betas: rates of the first and the second moment.
         eps: least root of the second moment.
@@ -269,7 +262,6 @@ def mars(
     """Adam on variance-reduced gradients, from differences of successive ones; arXiv 2411.10438.
 
     Args:
-        params: parameters or groups.
         lr: learning rate.
         betas: rates of the first and the second moment.
         gamma: strength of the correction by the previous gradient.
@@ -293,7 +285,6 @@ def lamb(
     """Adam with each tensor's step in proportion to its norm; You et al. 2019, arXiv 1904.00962.
 
     Args:
-        params: parameters or groups.
         lr: learning rate.
         betas: rates of the first and the second moment.
         eps: added to the root of the second moment.
@@ -317,7 +308,6 @@ def sf_adamw(
     Its `eval()` and `train()` must be called around evaluation.
 
     Args:
-        params: parameters or groups.
         lr: learning rate; it needs a warmup and no decay.
         betas: weight of the average in the training weights, and rate of the second moment.
         r: later weights count as t^r in the average.
@@ -343,7 +333,6 @@ def sf_sgd(
     Its `eval()` and `train()` must be called around evaluation.
 
     Args:
-        params: parameters or groups.
         lr: learning rate; it needs a warmup and no decay.
         momentum: weight of the average in the training weights.
         r: later weights count as t^r in the average.
@@ -369,7 +358,6 @@ def signsgd(params: Any, lr: float = 2e-4, *, weight_decay: float = 0.0) -> torc
     """Sign of the gradient; Bernstein et al. 2018, arXiv 1802.04434.
 
     Args:
-        params: parameters or groups.
         lr: learning rate.
         weight_decay: weight decay, times the learning rate.
     """
@@ -382,7 +370,6 @@ def signum(
     """Sign of the averaged gradient; Bernstein et al. 2018, arXiv 1802.04434.
 
     Args:
-        params: parameters or groups.
         lr: learning rate.
         momentum: rate of the gradient's average.
         weight_decay: weight decay, times the learning rate.

@@ -360,7 +360,6 @@ def snoo(
     """torch's AdamW inside SNOO.
 
     Args:
-        params: parameters or groups.
         lr: learning rate.
         betas: rates of the first and the second moment.
         eps: added to the root of the second moment.

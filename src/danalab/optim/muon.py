@@ -362,8 +362,7 @@ class DanaMuon(Hybrid):
     """
 
     other_rule = DANA_STAR
-    # Measured on five problems: equal rates are too large, since a step of the Dana family is several times as
-    # long as its learning rate, and vectors have few gradients that agree.
+    # A step of the Dana family is several times as long as its rate; gradients of vectors rarely agree.
     aux_factors: ClassVar[Mapping[str, float]] = {"vector": 0.0625, "": 0.25}
     falls = True
 

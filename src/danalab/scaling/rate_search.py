@@ -43,5 +43,5 @@ def _best_pair(tried: Mapping[float, float]) -> tuple[float, float, bool]:
 
 
 def rounded(rate: float) -> float:
-    """Four significant digits: enough for a rate, and short in names of runs."""
+    """Four significant digits: short in names of runs."""
     return float(f"{rate:.4g}")
