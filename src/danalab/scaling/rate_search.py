@@ -1,4 +1,4 @@
-"""The next learning rate of a search: by factors of 2, until the best lies inside; then between the best two."""
+"""The next learning rate of a search: by factors of 2 until the best lies inside, then between."""
 
 import math
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def next_exponent(tried: Mapping[float, float]) -> float:
 
 
 def _best_pair(tried: Mapping[float, float]) -> tuple[float, float, bool]:
-    """The best, its better neighbour, and whether the best is the outermost."""
+    """The best, its better neighbour, whether the best is outermost."""
     known = sorted(tried)
     best = min(range(len(known)), key=lambda i: tried[known[i]])
     beside = [known[i] for i in (best - 1, best + 1) if 0 <= i < len(known)]
