@@ -5,8 +5,8 @@ and a global batch of 32 (and, in a second table, 512) sequences, at horizon f =
 counted in tokens. Between the two the rate is a power of the batch that meets both (the paper has none there); beyond
 512, and beyond 32 without a second row, it is held.
 
-Small batches want less than some of the laws give: `batch_factor`. `advice` says what was measured for longer horizons,
-which the default rate does not follow.
+Small batches want less than some of the laws give: `batch_factor`. `advice` is for longer runs, which defaults do not
+follow.
 """
 
 import math
