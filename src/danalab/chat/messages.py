@@ -96,7 +96,7 @@ class Conversation:
         for number, (before, message) in enumerate(pairwise(turns), first):
             expected = "user" if before.role == "assistant" else "assistant"
             if message.role != expected:
-                raise UserError(f"message {number} is the {message.role}'s where the {expected}'s must stand")
+                raise UserError(f"message {number} has the role {message.role}; it must be {expected}")
 
     @classmethod
     def ask(cls, question: str, answer: str | None = None, system: str | None = None) -> Conversation:

@@ -69,7 +69,7 @@ def code(problem: Problem, answer: str, *, trusted: bool = False) -> float:
     except CannotIsolate as obstacle:
         raise UserError(
             f"the reward code runs programs of the model, which cannot be isolated here: {obstacle}; "
-            "--trust-model-code runs them all the same"
+            "--trust-model-code runs them anyway"
         ) from None
 
 

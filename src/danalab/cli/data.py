@@ -60,7 +60,7 @@ class PrepareFlags(JsonFlags):
         "Share of the documents that validate, chosen by a hash; default the source's, see docs/data.md.",
     )
     val_documents: int | None = setting(
-        None, "Number of documents that validate instead of a share: the first ones and their copies."
+        None, "Validate on the first N documents and their copies, instead of a share of all."
     )
     max_documents: int | None = setting(
         None, "Maximum number of documents; of each split, if the source has its own validation files."
@@ -235,7 +235,7 @@ class ValidateFlags(JsonFlags):
         help="Folder of any layout (arrays, shards, bare files), or one .npy or .pt file."
     )
     vocab_size: int | None = setting(
-        None, "Upper bound of the ids; default that of the tokenizer beside the data, else GPT-2's 50,257."
+        None, "Vocabulary size; default that of the tokenizer in the data folder, else GPT-2's 50,257."
     )
     seq_len: int | None = setting(
         None, "Required tokens per sequence of an array; default the most common length."

@@ -39,7 +39,7 @@ class Flags(JsonFlags):
     )
     trust_model_code: bool = setting(
         False,
-        "tasks: run the programs of the reward code where this system cannot isolate them, with the "
+        "tasks: run model-written programs even where they can't be sandboxed, with the "
         "rights of your account.",
     )
     seed: int = setting(0, "tasks: seed of the sampling.")

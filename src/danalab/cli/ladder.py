@@ -105,7 +105,7 @@ def _chosen(flags: Flags, plan: Any) -> dict[str, Any]:
 class PackFlags(JsonFlags):
     ladders: Positional[tuple[Path, ...]] = setting(help="Ladders, sweeps or packed ladders.")
     out: Path = setting(
-        help="Folder for ladder.jsonl.gz; as --out of danalab ladder it goes on without the runs that are packed."
+        help="Folder for ladder.jsonl.gz. Pass it as --out of danalab ladder to continue without packed runs."
     )
 
 

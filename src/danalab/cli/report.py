@@ -27,10 +27,10 @@ class Flags(JsonFlags):
     )
     joint: bool = setting(True, "One E for all optimizers; otherwise each law has its own.")
     convention: Literal["exact", "model"] = setting(
-        "exact", "Compute of the model, or with the optimizer's own matrix products (exact)."
+        "exact", "Count FLOPs of the model only, or also of the optimizer (exact)."
     )
-    bootstrap: Natural = setting(200, "Ladders drawn again for the intervals of the laws.")
-    seed: int = setting(0, "Seed of these draws.")
+    bootstrap: Natural = setting(200, "Bootstrap resamples for the intervals of the laws.")
+    seed: int = setting(0, "Bootstrap seed.")
     rules: Path | None = setting(
         None,
         "File to write with the fitted learning-rate laws, which danalab plan and train read with --rules.",

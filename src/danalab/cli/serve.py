@@ -21,12 +21,12 @@ class Flags(ServerSettings, ModelFlags):
     main: ClassVar = ("run", "from_", "host", "port", "api_key", "name")
 
     run: Positional[tuple[Path, ...]] = setting(  # pyright: ignore[reportIncompatibleVariableOverride]
-        (), "Run folders, finished or not; that of a speedrun stands for those of its stages."
+        (), "Run folders, finished or not; a speedrun folder serves all of its stages."
     )  # pyright: ignore[reportIncompatibleVariableOverride]
     name: str | None = setting(
         None, "Name of the model in the API; default that of the folder. Only for one model."
     )
-    api_key_file: Path | None = setting(None, "File with a key a line.")
+    api_key_file: Path | None = setting(None, "API keys, one per line.")
 
 
 def run(flags: Flags) -> None:
@@ -50,7 +50,7 @@ def run(flags: Flags) -> None:
         if not any(model.is_chat for model in models):
             print(BASE_MODEL, flush=True)
         if not (settings.is_local or settings.api_key):
-            print("anyone who reaches this machine can use the server: --api-key asks for a key", flush=True)
+            print("anyone on the network can use this server; set --api-key to require a key", flush=True)
 
     serve(models, listener, settings, ready)
 
@@ -66,7 +66,7 @@ def open_models(flags: Flags) -> "list[ChatModel]":
             raise UserError(f"{flag(name)}: is about one model, and {len(folders)} run folders are given")
     named = {"/".join(folder.resolve().parts[-2:]): folder for folder in folders}
     if len(named) < len(folders):
-        raise UserError("two of the run folders have the same name, with that of the folder around them")
+        raise UserError("two run folders, and their parents, have the same name; rename one")
     return [ModelFlags(run=folder, tokenizer=flags.tokenizer).open(name) for name, folder in named.items()]
 
 

@@ -21,8 +21,8 @@ class Flags(SweepFlags):
     )
     find_lr: bool = setting(
         False,
-        "Search the learning rate of each run: half, once and twice its own, and by factors of 2 "
-        "beyond the outermost while that is best.",
+        "Tune the learning rate: try 0.5, 1 and 2 times each run's own, and extend the range "
+        "by factors of 2 while an end is best.",
     )
     out: Path = setting(Path("sweeps/sweep"), "Folder of the sweep: runs/NAME/ and ladder.jsonl.")
 

@@ -99,7 +99,7 @@ def ending(summary: dict[str, Any], folder: Path) -> str:
     if (best := summary.get("best_step")) and best != summary.get("step"):
         lines.append(f"best evaluation: val loss {summary['best_loss']:.4f} at step {best}")
     if summary.get("diverged"):
-        lines.append("warning: the loss is above that of a guess: the run has diverged; try a smaller --lr")
+        lines.append("warning: the run diverged (loss worse than random guessing); try a smaller --lr")
     goes_on = "; the same command continues it" if status in ("interrupted", "stopped") else ""
     if status == "finished" and not summary.get("diverged"):
         goes_on = f"; try danalab generate --run {folder}, or danalab compare {folder} ANOTHER"

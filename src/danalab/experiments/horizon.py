@@ -334,7 +334,7 @@ def budget_sentence(tuned: Sequence[Tuned]) -> str:
     """Whether every optimizer had as many trials on as many dials as every other on each rung, and edges."""
     budgets = {(each.params, each.horizon, len(each.trials), len(each.dials)) for each in tuned}
     equal = len(budgets) == len({budget[:2] for budget in budgets})
-    words = "Every optimizer had the same number of trials on the same number of dials on each rung"
-    words = words if equal else "Budgets differ between optimizers on some rung"
+    words = "Every optimizer had the same number of trials and tuned settings at each size"
+    words = words if equal else "Budgets differ between optimizers at some size"
     edges = sum(bool(each.edges) for each in tuned)
     return f"{words}; at {edges} of {len(tuned)} tuned points a best value lies at the edge of its grid."

@@ -313,7 +313,7 @@ class _Judgement:
                 made: ProblemRun | str = future.result()
             except BrokenExecutor:
                 raise UserError(
-                    f"contestant '{label}': a process of its runs died; the same command goes on"
+                    f"contestant '{label}': a worker process died; rerun the command to resume"
                 ) from None
             row: dict[str, Any] = {"run": keys[place], "contestant": label}
             if isinstance(made, str):

@@ -115,7 +115,7 @@ def _write(
         f"The same number of learning-rate trials for each optimizer ({trials}), by one rule from its usual rate on; "
         f"then {seeds} runs at the best. One learning-rate schedule for all. Small problems show what an optimizer "
         "does, not which is best for a large model.",
-        "A quick look: the runs are far too short to judge by." if config.quick else "",
+        "Quick mode: runs are too short to draw conclusions." if config.quick else "",
         as_markdown(results_table(found["results"])),
         *(f"- {each.name}: {each.title}; {each.steps} steps; measured: {each.unit}" for each in problems),
         *(f"- left out: {key}. {why}" for key, why in refused.items()),

@@ -154,7 +154,7 @@ def tables(found: Analysis) -> dict[str, Table]:
                 found.horizon
             ),
             "Pairs of optimizers at their longest horizon, paired by seed": pair_table(found.horizon.tests),
-            "Budgets: settings tried by each optimizer on each rung": budget_table(found.tuned),
+            "Tuning budgets: settings tried by each optimizer": budget_table(found.tuned),
         }
     return made
 

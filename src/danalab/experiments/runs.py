@@ -39,9 +39,7 @@ log = logging.getLogger(__name__)
 RECORD = "sweep.json"
 COMMAND: Sequence[str] = (sys.executable, "-m", "danalab", "train")
 """What starts a run's process, before its flags."""
-DIVERGED = (
-    "diverged: a loss was not finite (nonfinite.json); it is not tried again unless its folder is deleted"
-)
+DIVERGED = "diverged: a loss was not finite (see nonfinite.json); delete the run's folder to retry"
 State = Literal["new", "running", "finished", "diverged", "foreign"]
 """Of a run's folder. new: nothing is there, or this run was interrupted; foreign: it holds a run of other settings."""
 

@@ -38,16 +38,14 @@ class JudgeConfig(Section, JsonFlags):
         None, "Data set of your own instead of a track; nanogpt's model is trained on it."
     )
     steps: Count | None = setting(None, "Length of a run [steps]; default the track's.")
-    budget: str = setting(
-        "10m", "Most that the verdict may cost: a time (90s, 10m, 2h) or a number of runs (200runs)."
-    )
+    budget: str = setting("10m", "Stop after this time (90s, 10m, 2h) or number of runs (200runs).")
     difference: Positive = setting(0.01, "Losses that differ by less count as equal [nats].")
     alpha: Annotated[float, Gt(0), Lt(1)] = setting(
-        0.05, "Probability of a wrong answer if differences are normal, however often one looks."
+        0.05, "Error probability if differences are normal, valid at any stopping time."
     )
     trials: Count = setting(5, "Learning rates that each side tries.")
     ledger: Path = setting(
-        Path("judge"), "Folder of runs and verdicts; a question with a verdict is answered from it."
+        Path("judge"), "Folder of runs and verdicts; a repeated question reuses its verdict."
     )
     jobs: Count = setting(2, "Runs at a time.")
 

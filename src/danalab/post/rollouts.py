@@ -142,8 +142,8 @@ class Rollouts(BatchSource):
         is_empty = counts["no_signal"] == counts["groups"]
         if is_empty and not self._totals["empty"] and self._world.is_main:
             log.warning(
-                "no signal: the answers of each group earned the same, %.3g on average; where that stays, take easier "
-                "tasks, more --samples, or a reward with degrees",
+                "no signal: within each group all rewards are equal, %.3g on average; if this persists, use easier "
+                "tasks, more --samples, or a graded reward",
                 mean,
             )
         self._totals["empty"] += is_empty

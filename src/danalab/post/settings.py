@@ -168,7 +168,7 @@ class RlSettings(Section):
     )
     trust_model_code: bool = setting(
         False,
-        "Run the programs of the reward code where this system cannot isolate them, with the rights "
+        "Run model-written programs even where they can't be sandboxed, with the permissions "
         "of your account.",
         kind="execution",
     )
@@ -187,7 +187,7 @@ class RlSettings(Section):
         None, "The ratio is limited to 1 + clip-high from above; default the loss's."
     )
     kl: NonNegative = setting(0.0, "Weight of the KL divergence from the run that it starts from.")
-    advantage_std: bool = setting(False, "Divide the advantages of a group by the deviation of its rewards.")
+    advantage_std: bool = setting(False, "Divide advantages by the group's reward standard deviation.")
     mask_truncated: bool = setting(
         False, "Leave answers that were cut off out of the loss; they count in the mean of their group."
     )

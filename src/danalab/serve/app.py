@@ -252,9 +252,7 @@ class Gate:
             raise FieldError(f"the Host header is {host!r:.100}; {must}")
         is_own = origin is None or origin.partition("://")[2] == host or {origin, "*"} & set(self._origins)
         if request.method == "POST" and not is_own:
-            raise RequestError(
-                403, f"pages of {origin:.100} may not ask this server; --cors-origin admits them"
-            )
+            raise RequestError(403, f"origin {origin:.100} is not allowed; allow it with --cors-origin")
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         given = given.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else b""
         accepted = [key for key in self._keys if hmac.compare_digest(given, key.encode())]
@@ -349,5 +347,5 @@ async def _refuse(_: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         error = RequestError(error.status_code, str(error.detail), headers=error.headers)
     elif not isinstance(error, UserError):
-        error = RequestError(500, "a fault of the server; its log has the reason", code="internal_error")
+        error = RequestError(500, "internal server error; see the server's log", code="internal_error")
     return refusal(error)

@@ -16,8 +16,7 @@ class ServerSettings:
     port: Annotated[Natural, Le(65535)] = setting(8000, "Port to listen on; 0: a free one.")
     api_key: tuple[str, ...] = setting(
         (),
-        "Keys, one of which a request must send as bearer token. DANALAB_API_KEY in the environment "
-        "hides one from ps.",
+        "API keys; a request must send one as bearer token. The variable DANALAB_API_KEY hides one from ps.",
     )
     cors_origin: tuple[str, ...] = setting(
         (), "Origins whose pages may call the API from a browser, e.g. https://example.org."

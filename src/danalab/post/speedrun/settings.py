@@ -28,7 +28,7 @@ class SpeedrunConfig(Section, JsonFlags):
         kind="job",
     )
     opt: PathText | None = setting(
-        None, "Optimizer of the base run and of mid-training, at the rate of its law; default the preset's."
+        None, "Optimizer of pre- and mid-training, at its default learning rate; default the preset's."
     )
     sft_opt: PathText | None = setting(None, "Optimizer of fine-tuning; default that of mid-training.")
     rl_opt: PathText | None = setting(
@@ -46,7 +46,7 @@ class SpeedrunConfig(Section, JsonFlags):
     nproc: Count | None = setting(None, "Processes on this machine, one for each GPU.", kind="job")
     trust_model_code: bool = setting(
         False,
-        "Run the programs of the reward code where this system cannot isolate them, with the rights "
+        "Run model-written programs even where they can't be sandboxed, with the permissions "
         "of your account.",
         kind="job",
     )

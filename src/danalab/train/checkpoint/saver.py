@@ -112,7 +112,7 @@ class Saver:
             self._is_reported = True
             if (error := self._job.exception()) is not None:
                 self._warn(
-                    f"{self._complaint(self._step, error)}; training continues, and so do later checkpoints"
+                    f"{self._complaint(self._step, error)}; training continues without this checkpoint"
                 )
 
     def drain(self) -> None:

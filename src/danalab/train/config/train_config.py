@@ -118,7 +118,7 @@ class ModelSettings(Section):
     )
     dropout: Annotated[float, Ge(0), Lt(1)] = setting(
         0.0,
-        "Probability that a feature of the embedding, or of what an attention or MLP adds, is 0 in a training step.",
+        "Dropout probability for the embeddings and the attention and MLP outputs.",
     )
     num_frequencies: Count | None = setting(
         None, "resonance: damped oscillators of all groups; default 8 per group."
@@ -141,7 +141,7 @@ class ModelSettings(Section):
         None, "Hidden width of an expert; default mlp_dim (qwen3next: a third of it)."
     )
     n_shared_experts: Natural | None = setting(
-        None, "Experts that every token also passes; default 0 (qwen3next: 1)."
+        None, "Shared experts, used by every token; default 0 (qwen3next: 1)."
     )
     shared_expert_gate: bool | None = setting(
         None, "Gate the shared experts' output by sigmoid(w . x); default no (qwen3next: yes)."
@@ -257,7 +257,7 @@ class DataSettings(Section):
     )
     document_mask: bool = setting(
         False,
-        "Attention is limited to the token's own document, where positions restart (needs the end-of-text id).",
+        "Limit attention to the token's own document and restart positions there (needs an end-of-text id).",
     )
     data_seed: Natural = setting(1337, "Seed of the order of the data.")
 
@@ -518,10 +518,10 @@ class RunSettings(OptimSettings):
         kind="execution",
         main=True,
     )
-    tp_size: Count = setting(1, "fsdp: ranks that share each matrix product.", kind="execution")
+    tp_size: Count = setting(1, "fsdp: ranks for tensor parallelism.", kind="execution")
     expert_parallel: bool = setting(
         False,
-        "ddp and fsdp (the default then): each rank has some of the experts whole, and tokens travel to them.",
+        "ddp, fsdp (then the default): place whole experts on different ranks and send tokens to them.",
         kind="execution",
     )
     replicas: Count = setting(
@@ -611,7 +611,7 @@ class RunSettings(OptimSettings):
 
     eval_interval: Auto[Natural] = setting(
         None,
-        "Steps between evaluations; default 200, in short runs so many that all of them take a quarter of the time "
+        "Steps between evaluations; default 200, in short runs set so that evaluation takes a quarter of the time "
         "at most; 0: only at the end.",
         kind="execution",
     )

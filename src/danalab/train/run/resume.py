@@ -151,7 +151,7 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
         raise UserError("--init-from starts a new run and --resume-from continues one; leave one of them out")
     wanted = None if spec.resume_from is None else _step_folder(spec.resume_from)
     if wanted is not None and spec.auto_resume and _has_begun_from(wanted, folder):
-        log.info("%s has checkpoints of its own: resumes from those, not from %s", folder.path, wanted)
+        log.info("resuming from the checkpoints in %s, not from %s", folder.path, wanted)
         wanted = None
     named = None if wanted is None else _named(wanted, "--resume-from")
     rewinds = named is not None and named.parent.resolve() == folder.store.folder.resolve()
@@ -330,7 +330,7 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
     known = {Path(code).name: digest for code, digest in saved.get("code", {}).items()}
     for code, digest in _code(spec).items():
         if known.get(Path(code).name, digest) != digest:
-            reasons.append(f"--opt {code} has other code here than there")
+            reasons.append(f"the code of --opt {code} has changed")
     if reasons:
         if not folder.store.steps() and not folder.metrics_file.is_file():
             return spec  # stopped before the first step

@@ -54,9 +54,7 @@ class FiniteGuard:
         what = f"step {step}: loss {loss}, gradient norm {norm}"
         if result.scale is not None and result.scale > 1 and math.isfinite(loss):
             if self.world.is_main:  # float16 looks for its scale
-                log.info(
-                    "%s: beyond float16 at loss scale %g; step not made, scale halved", what, result.scale
-                )
+                log.info("%s: float16 overflow at scale %g; step skipped, scale halved", what, result.scale)
             return False
         norms = zip(self.parameters, torch.isfinite(result.norms).tolist(), strict=True)
         report = {
