@@ -20,6 +20,17 @@ def page(tmp_path: Path, text: str) -> Path:
     return file
 
 
+PAGES = [check.ROOT / "README.md", *sorted((check.ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_an_excerpt_has_the_lines_of_its_file(page):
+    for block in blocks(page):
+        if block.action == "excerpt":
+            lines = (check.ROOT / block.file).read_text(encoding="utf-8").splitlines()
+            assert [line for line in block.text.splitlines() if line.strip() and line not in lines] == []
+
+
 def test_a_block_is_run_by_its_language_or_its_commands(tmp_path):
     text = "```python\nx\n```\n```\ndanalab plan\n```\n```bash\nls\n```\n```\nx = y\n```\n```json\n{}\n```\n"
     assert [block.action for block in blocks(page(tmp_path, text))] == [
