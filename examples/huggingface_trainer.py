@@ -48,11 +48,8 @@ def trainer(folder: str, steps: int = STEPS, opt: str = "adana", scheduler: bool
     )
     optimizer = build_optimizer(opt, model, lr=3e-3, omega=4.0, horizon=STEPS)
     # With None the Trainer uses its own schedule (lr_scheduler_type, warmup_steps), which works as well.
-    own = (
-        lr_scheduler(optimizer, get_schedule("cos_inf", STEPS, warmup=warmup_steps(STEPS)))
-        if scheduler
-        else None
-    )
+    schedule = get_schedule("cos_inf", STEPS, warmup=warmup_steps(STEPS))
+    own = lr_scheduler(optimizer, schedule) if scheduler else None
     arguments = TrainingArguments(
         output_dir=folder,
         max_steps=steps,

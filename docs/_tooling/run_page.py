@@ -33,7 +33,7 @@ def run_page(page: Path, folder: Path, limit_seconds: float) -> list[tuple[int, 
     names: dict[str, Any] = {"__name__": "__page__"}
     results: list[tuple[int, str]] = []
     for block in blocks(page):
-        results.append((block.line, _run(block, names, environment, limit_seconds)))
+        results.append((block.line, run_block(block, names, environment, limit_seconds)))
         if results[-1][1]:
             break
     return results
@@ -58,7 +58,7 @@ def prepare(folder: Path) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": "", "SMALL": SMALL}
 
 
-def _run(block: Block, names: dict[str, Any], environment: dict[str, str], limit_seconds: float) -> str:
+def run_block(block: Block, names: dict[str, Any], environment: dict[str, str], limit_seconds: float) -> str:
     """The fault of a block; empty where it ran, or where it is not run."""
     if block.action == "shell":
         return _shell(f"{block.before}\n{block.script}", environment, limit_seconds)
@@ -67,8 +67,8 @@ def _run(block: Block, names: dict[str, Any], environment: dict[str, str], limit
     if block.action == "file":
         Path(block.file).write_text(block.text, encoding="utf-8")
     if block.action == "excerpt":
-        lines = (ROOT / block.file).read_text(encoding="utf-8").splitlines()
-        missing = [line for line in block.text.splitlines() if line.strip() and line not in lines]
+        lines = {line.strip() for line in (ROOT / block.file).read_text(encoding="utf-8").splitlines()}
+        missing = [line for line in block.text.splitlines() if line.strip() not in lines | {""}]
         return f"{block.file} has no line {missing[0]!r}" if missing else ""
     return ""
 
