@@ -220,7 +220,7 @@ def _limit(prompt: int, wanted: int | None, context: int, param: str) -> int:
 
 def _check_count(count: int, param: str, most: int) -> None:
     if count > most:
-        told = f"'{param}': {count} answers requested; this server allows {most} at most"
+        told = f"'{param}': {count} answers requested; this server allows at most {most}"
         raise FieldError(told, param=param)
 
 
