@@ -15,34 +15,27 @@ from rich.console import Console
 
 from danalab.train.callbacks.console import ConsoleProgress, StderrHandler, log_to_stderr, terminal
 
+ROW = {
+    "step": 2,
+    "train/loss": 3.0,
+    "lr": 1e-3,
+    "tokens_per_second": 1024.0,
+    "mfu": 0.5,
+    "seconds_per_step": 1.0,
+}
+
 
 @pytest.mark.parametrize(("sample_tokens", "words"), [(512, "  2 samples/s"), (None, "1,024 tok/s  MFU")])
 def test_sequences_are_counted_where_the_data_come_in_sequences(capsys, sample_tokens, words):
     progress = ConsoleProgress(10, 0, Console(file=io.StringIO()), sample_tokens)
-    row = {
-        "step": 2,
-        "train/loss": 3.0,
-        "lr": 1e-3,
-        "tokens_per_second": 1024.0,
-        "mfu": 0.5,
-        "seconds_per_step": 1.0,
-    }
-    progress.on_row(row)
+    progress.on_row(ROW)
     assert words in capsys.readouterr().err
 
 
 def test_forced_colours_without_a_terminal_bring_no_bar(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in the kernel of a notebook
     progress = ConsoleProgress(10, 0)
-    row = {
-        "step": 2,
-        "train/loss": 3.0,
-        "lr": 1e-3,
-        "tokens_per_second": 1024.0,
-        "mfu": 0.5,
-        "seconds_per_step": 1.0,
-    }
-    progress.on_row(row)
+    progress.on_row(ROW)
     written = capsys.readouterr().err
     assert "step" in written
     assert "\x1b[?25l" not in written, "the cursor is not hidden, as for a bar"
