@@ -21,7 +21,7 @@ from danalab.files import read_yaml
 from danalab.models.architectures import ALIASES as OTHER_ARCHITECTURES
 from danalab.optimizer_facts import ALIASES as OTHER_OPTIMIZERS
 from danalab.optimizer_facts import is_address, short_name
-from danalab.train.config.fields import expand_paths, field_types, flag, names_of
+from danalab.train.config.flags import expand_paths, field_types, flag, names_of
 from danalab.train.config.train_config import TrainConfig
 
 LONGEST_NAME = 100

@@ -119,7 +119,7 @@ def check_optimizers(cells: Sequence[Cell]) -> None:
     """
     from danalab.models import build_model
     from danalab.models.config import ModelConfig
-    from danalab.train.step.optimizer_driver import OptimizerDriver
+    from danalab.train.trainer import OptimizerDriver
 
     model = build_model(ModelConfig("enoki", 8, 1, 1, 8, 16, 16, 8), seed=0)
     checked: set[str] = set()

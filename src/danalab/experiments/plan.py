@@ -21,7 +21,7 @@ from danalab.experiments.cells import Cell, comparable, expand, name_of, parse_p
 from danalab.files import validated
 from danalab.optimizer_facts import OMEGA, facts_of
 from danalab.scaling.learning_rate import CHINCHILLA
-from danalab.train.config.fields import flag
+from danalab.train.config.flags import flag
 
 _SQRT_DECAY = {"coupled": 8.0, "independent": 2.0}
 """Kind of decay -> c of omega = c sqrt(f). Source: arXiv 2609.04577, from notes on it."""

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from danalab.cli._shared.flags import Answer
 from danalab.cli._shared.run_flags import SweepFlags
 from danalab.experiments.cells import Cell
 from danalab.experiments.estimate import estimate, total
 from danalab.experiments.formats import as_text
 from danalab.experiments.runs import Runner
 from danalab.experiments.slurm import SlurmRunner
+from danalab.train.config.flags import Answer
 
 Columns = dict[str, Callable[[Any], str]]
 """Heading -> cell of a row."""
