@@ -741,6 +741,12 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
     notes: tuple[str, ...] = setting((), hidden=True)
     """Messages about automatic choices, for the log."""
 
+    def check(self) -> None:
+        if self.arch == "moe_expert_parallel":  # the original's name
+            object.__setattr__(self, "arch", "moe")
+            object.__setattr__(self, "expert_parallel", True)
+        super().check()
+
     @property
     def source(self) -> str:
         """`data`; by default the corpus that the rule of a size was fitted on, else text that is on every machine.
