@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from danalab.cli._shared.flags import Answer
 from danalab.cli._shared.run_flags import SweepFlags
 from danalab.errors import UserError, nearest
-from danalab.train.config.fields import JsonFlags, PathText, Positional, setting
+from danalab.train.config.flags import Answer, JsonFlags, PathText, Positional, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Gt, Le
 
-from danalab.cli._shared.flags import Answer
 from danalab.cli.training import resolved_run
 from danalab.errors import UserError
 from danalab.models.config import GPT2_VOCAB
 from danalab.optimizer_facts import OMEGA, canonical_name, facts_of, warmup_steps
 from danalab.scaling.learning_rate import decay_lr, largest_decay, law_rate
 from danalab.scaling.plan import decay_of
-from danalab.train.config.fields import Count, Positive, setting
+from danalab.train.config.flags import Answer, Count, Positive, setting
 from danalab.train.config.train_config import TrainConfig
 
 if TYPE_CHECKING:

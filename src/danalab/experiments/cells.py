@@ -21,7 +21,7 @@ from danalab.files import read_yaml
 from danalab.models.architectures import ALIASES as OTHER_ARCHITECTURES
 from danalab.optimizer_facts import ALIASES as OTHER_OPTIMIZERS
 from danalab.optimizer_facts import is_address, short_name
-from danalab.train.config.fields import expand_paths, field_types, flag, names_of
+from danalab.train.config.flags import expand_paths, field_types, flag, names_of
 from danalab.train.config.train_config import TrainConfig
 
 LONGEST_NAME = 100
@@ -91,7 +91,7 @@ def check_optimizers(cells: Sequence[Cell]) -> None:
     """
     from danalab.models import build_model
     from danalab.models.config import ModelConfig
-    from danalab.train.step.optimizer_driver import OptimizerDriver
+    from danalab.train.trainer import OptimizerDriver
 
     model = build_model(ModelConfig("enoki", 8, 1, 1, 8, 16, 16, 8), seed=0)
     checked: set[str] = set()

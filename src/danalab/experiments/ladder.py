@@ -35,7 +35,7 @@ from danalab.files import validated, write_json
 from danalab.optimizer_facts import OMEGA, facts_of
 from danalab.scaling.learning_rate import CHINCHILLA
 from danalab.scaling.rate_search import rounded
-from danalab.train.config.fields import flag
+from danalab.train.config.flags import flag
 
 # ---- the definition ----
 _SQRT_DECAY = {"coupled": 8.0, "independent": 2.0}

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from danalab.cli._shared.flags import Answer
 from danalab.cli._shared.run_flags import SweepFlags
 from danalab.experiments.cells import Cell
 from danalab.experiments.estimate import estimate, total
@@ -13,6 +12,7 @@ from danalab.experiments.formats import as_text
 from danalab.experiments.rows import without_points
 from danalab.experiments.runs import Runner
 from danalab.experiments.slurm import SlurmRunner
+from danalab.train.config.flags import Answer
 
 Columns = dict[str, Callable[[Any], str]]
 """Heading -> cell of a row."""

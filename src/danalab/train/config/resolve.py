@@ -10,7 +10,7 @@ from danalab.models.architectures import architecture
 from danalab.optimizer_facts import canonical_name, facts_of
 from danalab.scaling.learning_rate import CHINCHILLA, advice, batch_factor, law_rate
 from danalab.scaling.plan import plan
-from danalab.train.config.fields import flag
+from danalab.train.config.flags import flag
 from danalab.train.config.rules import Rules, read_rules
 from danalab.train.config.train_config import FIXED_BATCH, TrainConfig, default_name
 

@@ -30,7 +30,7 @@ from danalab.optimizer_facts import DELTA, FACTS, KAPPA, OMEGA, facts_of, short_
 from danalab.scaling.learning_rate import slow_momentum
 from danalab.scaling.optimizer_flops import optimizer_flops
 from danalab.scaling.plan import Plan, memory_gib
-from danalab.train.config.fields import (
+from danalab.train.config.flags import (
     Auto,
     Count,
     Dtype,
@@ -484,7 +484,10 @@ class RunSettings(OptimSettings):
         kind="execution",
     )
     activation_checkpointing: str = setting(
-        "none", "Trade time for memory: none, full, every-n:K or selective.", kind="execution"
+        "none",
+        "Trade time for memory: none, full, every-n:K or selective.",
+        kind="execution",
+        alone="every-n:1",
     )
     deterministic: bool = setting(
         False,
