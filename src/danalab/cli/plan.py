@@ -13,7 +13,6 @@ from danalab.models.config import GPT2_VOCAB
 from danalab.optimizer_facts import OMEGA, canonical_name, facts_of, warmup_steps
 from danalab.scaling.learning_rate import decay_factor, largest_decay, law_rate
 from danalab.train.config.flags import Answer, Count, Positive, setting
-from danalab.train.config.resolve import decay_of
 from danalab.train.config.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -176,6 +175,8 @@ def _vocabulary(config: TrainConfig) -> "tuple[Vocabulary, str]":
 
 def _own_model(flags: Flags) -> Answer:
     """Rate, warmup and weight decay for a model that is not ours; as for 20 tokens per parameter."""
+    from danalab.train.config.resolve import decay_of
+
     if flags.params is None or flags.step_tokens is None or flags.iterations is None:
         raise UserError("a model of your own needs all of --params, --tokens-per-step and --iterations")
     opt, steps = canonical_name(flags.opt), flags.iterations

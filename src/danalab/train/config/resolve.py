@@ -142,7 +142,7 @@ def decay_of(
     wd_ts: float | None = None,
     wd_ts_divisor: float = 10.0,
 ) -> tuple[float, float | None]:
-    """(weight decay, its time scale in steps) by the optimizer's rule; `rate`: see `decay_lr`."""
+    """(weight decay, its time scale in steps) by the optimizer's rule; `rate`: lr x `decay_factor`."""
     if wd_ts is not None and wd_ts <= 0:
         raise UserError(f"--wd-ts is {wd_ts}; it must be positive [steps]")
     facts = facts_of(opt)
