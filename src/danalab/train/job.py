@@ -41,7 +41,6 @@ from danalab.train.system.device import (
     autocast_dtype,
     choose_device,
     device_type,
-    require_compiler,
     seed_everything,
     set_numerics,
 )
@@ -259,7 +258,6 @@ def build_trainer(
     model.set_activation_checkpointing(spec.activation_checkpointing)
     model.document_token = dataset.eos_id if spec.document_mask else None
     if spec.compile:
-        require_compiler(device)
         for block in model.blocks:
             cast(nn.Module, block).compile()  # in place: names of parameters stay as they are
     strategy.wrap(model, compute_dtype)
@@ -298,7 +296,7 @@ def build_trainer(
         folder.store,
         keep_last=spec.keep_last,
         keep_every=spec.keep_every,
-        keep_steps=spec.kept_steps(),
+        keep_steps=spec.keep_steps,
         asynchronous=spec.async_checkpoint,
         world=world,
         local_folder=local_folder(spec.local_ckpt_dir, folder.path, rank=world.rank),
@@ -328,7 +326,6 @@ def build_trainer(
 
 CALLBACKS = [
     (None, "danalab.train.callbacks.console:SpikeMonitor"),
-    ("sample_prompts", "danalab.train.callbacks.console:TextSamples"),
     ("log_dynamics", "danalab.train.statistics:Dynamics"),
     ("collect_tau_stats", "danalab.train.statistics:TauStatistics"),
     ("tensorboard", "danalab.train.trackers:TensorBoardMirror"),

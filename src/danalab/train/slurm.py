@@ -35,8 +35,6 @@ class SlurmJob:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise UserError(f"--job-name {self.name}: letters, digits, '.', '_' and '-' are expected")
-        if not self.runs:
-            raise UserError("no run: give flags of danalab train after --, or --runs FILE")
 
     @property
     def script(self) -> Path:
@@ -104,25 +102,6 @@ def submit(script: Path) -> str:
     if done.returncode:
         raise UserError(f"sbatch refused {script}: {done.stderr.strip() or f'exit code {done.returncode}'}")
     return done.stdout.strip()
-
-
-def read_runs(file: Path) -> list[list[str]]:
-    """The runs of a file: flags of `danalab train` on each line; # starts a comment."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--runs {file}: {getattr(error, 'strerror', None) or error}") from error
-    runs = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise UserError(f"--runs {file}:{number}: {error}") from error
-        if words:
-            runs.append(words)
-    if not runs:
-        raise UserError(f"--runs {file}: no line with flags")
-    return runs
 
 
 def _quoted(*values: object) -> str:

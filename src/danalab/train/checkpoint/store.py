@@ -14,7 +14,6 @@ A symbolic link in the folder names a checkpoint and keeps it from being deleted
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
@@ -139,16 +138,6 @@ class CheckpointStore:
                 log.warning("old checkpoint %s could not be deleted: %s", self.path(step), error)
         return gone
 
-    def name(self, step: int, name: str) -> None:
-        """Link a name beside the checkpoint to it; an existing name moves. OSError: no links, or a file has it."""
-        link, temporary = self.folder / name, self.folder / f".{name}.new"
-        if link.exists() and not link.is_symlink():
-            raise OSError(errno.EEXIST, "there is something else of this name", str(link))
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(self.path(step).name)
-        temporary.replace(link)
-        fsync_path(self.folder)
-
     def names(self) -> dict[str, int]:
         """Names of checkpoints -> their steps."""
         steps = {}
@@ -168,19 +157,6 @@ class CheckpointStore:
                 for left in path.glob(".*.*"):
                     if left.name.startswith((f".{COMMIT}.", f".{MANIFEST}.", f".{META}.")):
                         left.unlink(missing_ok=True)
-
-    def set_aside_after(self, step: int) -> list[Path]:
-        """Rename the checkpoints after `step`, so that a run that goes back to it does not read them."""
-        moved = []
-        for later, path in list(self._folders()):
-            if later > step:
-                new = self.folder / f"superseded-{path.name}"
-                shutil.rmtree(new, ignore_errors=True)
-                path.rename(new)
-                moved.append(new)
-        if moved:
-            fsync_path(self.folder)
-        return moved
 
     # ---- reading ----
 
