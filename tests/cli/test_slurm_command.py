@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from danalab.cli.app import main
-from danalab.errors import UserError
 from danalab.train.slurm import SlurmJob
 from danalab.train.system.slurm import Resources
 from slurm_stand_ins import Cluster
@@ -120,7 +119,6 @@ def test_the_script_asks_for_what_was_said(capsys):
     ("arguments", "words"),
     [
         ((), "no run: give flags"),
-        (("--time", "soon", "--", "--heads", "3"), "--time soon"),
         (("--gpus", "-1", "--", "--heads", "3"), "--gpus -1"),
         (("--", "--heads", "3", "--keep-last", "1"), "--keep-last 1"),
         (("--", "--hads", "3"), "unknown flag --hads"),
@@ -168,19 +166,6 @@ def test_sizes_that_flags_name_make_different_runs(capsys):
         names |= set(re.findall(r"--name (\S+)\)", script))
         assert "None" not in script
     assert len(names) == 4
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--account", "x\ntouch pwned"), ("--partition", "a b"), ("--mem", "1G\n#SBATCH --x"), ("--time", "1\n"),
-        ("--sbatch", "qos=low\ntouch pwned"), ("--sbatch", "x\x85touch pwned"), ("--account", ""),
-    ],
-)  # fmt: skip
-def test_text_that_could_add_a_line_to_the_script_is_refused(capsys, words):
-    code, script, said = slurm(capsys, *words, "--dry-run", "--", "--heads", "3")
-    assert (code, script) == (2, "")
-    assert words[0] in said
 
 
 def test_what_follows_the_flags_is_quoted_in_the_script(capsys):
@@ -262,10 +247,6 @@ def test_the_environment_wins_over_config_local_and_a_cluster_can_be_named(tmp_p
 
 
 def test_no_value_of_a_script_ends_its_line(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="cannot hold line breaks"):
-        SlurmJob("name", [["--opt", "adana"]], Resources(), tmp_path / "x\ntouch PWNED #").text()
-    with pytest.raises(UserError, match="cannot hold line breaks"):
-        SlurmJob("name", [["--name", "a\nb"]], Resources(), tmp_path).text()
     strange = tmp_path / "a b $(touch PWNED) 'c' 50%"
     strange.mkdir()
     monkeypatch.chdir(strange)

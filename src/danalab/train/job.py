@@ -95,7 +95,7 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Traini
                 log.info(
                     "%s: already finished at step %d; --extend-to continues it", folder.path, source.step
                 )
-            summary = folder.read_summary(tolerant=True) or {}
+            summary = folder.read_summary() or {}
             return TrainingOutcome(folder.path, "finished", 0, summary, world.is_main)
         if stop.agreed(world.agree):  # the next job starts from the same place
             summary = {
@@ -120,7 +120,7 @@ def _launch(config: TrainConfig, stop: StopRequest) -> TrainingOutcome:
     # A stop before the first step leaves no summary.
     summary = {
         "status": status,
-        **(folder.read_summary(tolerant=True) or {"step": 0, "iterations": spec.last_step}),
+        **(folder.read_summary() or {"step": 0, "iterations": spec.last_step}),
     }
     return TrainingOutcome(folder.path, summary["status"], end, summary)
 
@@ -176,8 +176,7 @@ def _run(
         folder.summary_file.unlink(missing_ok=True)
         folder.nonfinite_file.unlink(missing_ok=True)
         _announce(spec, dataset, trainer)
-        sample = None if dataset.sequence_length is None else spec.seq_len
-        trainer.callbacks.append(ConsoleProgress(spec.last_step, trainer.step, sample_tokens=sample))
+        trainer.callbacks.append(ConsoleProgress(spec.last_step, trainer.step))
     try:
         status = trainer.fit()
     except NonFiniteError:

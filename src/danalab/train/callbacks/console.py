@@ -22,7 +22,7 @@ def terminal() -> Console:
 
 
 class ConsoleProgress(Callback):
-    """Shows the rows of metrics, with sequences per second where `sample_tokens` (of each sequence) is given."""
+    """Shows the rows of metrics."""
 
     name = "console"
 
@@ -31,10 +31,8 @@ class ConsoleProgress(Callback):
         iterations: int,
         start_step: int,
         console: Console | None = None,
-        sample_tokens: int | None = None,
     ):
         self._iterations = iterations
-        self._sample_tokens = sample_tokens
         self._console = console or terminal()
         self._val = ""
         self._progress: Progress | None = None
@@ -61,8 +59,6 @@ class ConsoleProgress(Callback):
             words += f"  reward {row['rl/reward']:.3f}"
         words += self._val if self._progress or "val/loss" in row else ""
         words += f"  lr {row['lr']:.3g}  {row['tokens_per_second']:,.0f} tok/s"
-        if self._sample_tokens is not None:
-            words += f"  {row['tokens_per_second'] / self._sample_tokens:,.3g} samples/s"
         if row.get("mfu") is not None:
             words += f"  MFU {row['mfu']:.1%}"
         if self._progress:

@@ -41,24 +41,15 @@ class Logbook:
         self._device, self._world = device, world
         self._peak_flops = _peak_flops(spec.peak_tflops, device)
         self._metrics: MetricsFile | None = None
-        self._rows: int | None = None
         self.latest: dict[str, Any] = {}
         """Last known losses, for the summary."""
         self.pending: dict[str, Any] | None = None
         """The row that is not written yet. Where a stop interrupts its evaluation, the next job completes it."""
 
     def open(self, step: int) -> None:
-        """Append after `step`, whose pending row goes too; rows that the file lacks are warned of."""
-        if not self._world.is_main:
-            return
-        self._metrics = MetricsFile(self.metrics_file, step - bool(self.pending))
-        missing = max(self._metrics.broken, (self._rows or 0) - self._metrics.rows)
-        if missing > 0:
-            log.warning(
-                "%s: %d rows are missing or damaged; the run continues without them",
-                self.metrics_file,
-                missing,
-            )
+        """Append after `step`, whose pending row goes too."""
+        if self._world.is_main:
+            self._metrics = MetricsFile(self.metrics_file, step - bool(self.pending))
 
     def sync(self) -> None:
         """Make the rows so far durable, or raise OSError."""
@@ -152,12 +143,10 @@ class Logbook:
             "seconds": self.time.seconds,
             "pending_row": self.pending,
             "latest": dict(self.latest),
-            "rows": None if self._metrics is None else self._metrics.rows,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.time.seconds, self.pending, self.latest = state["seconds"], state["pending_row"], state["latest"]
-        self._rows = state["rows"]
 
 
 def _peak_flops(stated: float | None, device: torch.device) -> float | None:

@@ -16,7 +16,6 @@ import torch
 
 from danalab.errors import UserError
 from danalab.files import read_json, write_atomically
-from danalab.tables import source_digest
 from danalab.train.checkpoint.store import (
     COMMIT,
     META,
@@ -93,7 +92,7 @@ class ResumePoint:
             if world.is_main:
                 log.info("weights of %s, from step 0" if weights_only else "resumes from %s", path)
                 if not self.own and not weights_only:  # with the rows of the other run
-                    rows, _ = read_sound_rows(RunFolder(path.resolve().parent.parent).metrics_file)
+                    rows = read_sound_rows(RunFolder(path.resolve().parent.parent).metrics_file)
                     kept = (json.dumps(row) + "\n" for row in rows if row["step"] <= trainer.step)
                     write_atomically(trainer.logbook.metrics_file, "".join(kept))
             return
@@ -168,7 +167,7 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
                 )
             log.info("resuming from the checkpoints in %s, not from %s", folder.path, wanted)
         point = _newest(folder.store, own=True)
-        summary = folder.read_summary(tolerant=True)
+        summary = folder.read_summary()
         point.finished = point.step >= spec.last_step and (summary or {}).get("status") == "finished"
         return spec, point
     if wanted is not None:  # a checkpoint of another run, with the rows of metrics up to it
@@ -270,13 +269,7 @@ def run_record(
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "versions": versions(),
-        "code": _code(spec),
     }
-
-
-def _code(spec: TrainConfig) -> dict[str, str]:
-    """Code from outside the package -> the digest of its file: an optimizer by address."""
-    return {spec.opt: source_digest(spec.opt)} if ":" in spec.opt else {}
 
 
 def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> TrainConfig:
@@ -305,10 +298,6 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
     ]
     if saved["dataset"]["fingerprint"] != dataset.fingerprint:
         reasons.append(f"data: {saved['dataset']['path']} there, {dataset.path} here (contents differ)")
-    known = {Path(code).name: digest for code, digest in saved.get("code", {}).items()}
-    for code, digest in _code(spec).items():
-        if known.get(Path(code).name, digest) != digest:
-            reasons.append(f"the code of --opt {code} has changed")
     if reasons:
         if not folder.store.steps() and not folder.metrics_file.is_file():
             return spec  # stopped before the first step
