@@ -59,7 +59,6 @@ class Engine:
         weight_dtype: "float32", "bfloat16" or "int8" (a scale for each output feature): how the native back end stores
             matrices; None: as the model.
         prefix_reuse: keep the keys and values of prompts for later requests with the same beginning.
-        n_valid: ids from this one on are never drawn; None: the tokenizer's, or all are valid.
         end_tokens: ids that end a text; None: the tokenizer's end-of-text token, or none.
         backend: "native", where the tokens and log-probabilities of a request are bitwise the same alone or in any
             batch; "eager"; or "auto": native where it can compute the model.
@@ -76,7 +75,6 @@ class Engine:
         cache_tokens: int | None = None,
         weight_dtype: str | None = None,
         prefix_reuse: bool = True,
-        n_valid: int | None = None,
         end_tokens: Collection[int] | None = None,
         backend: str = "auto",
     ):
@@ -85,12 +83,7 @@ class Engine:
             raise UserError(f"max_batch_size is {max_batch_size}; it must be at least 1")
         if model.document_token is not None:
             raise UserError("decoding needs one document per row: set document_token to None before")
-        known = config.vocab_size if tokenizer is None else min(tokenizer.n_tokens, config.vocab_size)
-        self._n_valid = known if n_valid is None else n_valid
-        if not 1 <= self._n_valid <= config.vocab_size:
-            raise UserError(
-                f"n_valid is {n_valid}; it must be 1 to {config.vocab_size}, the vocabulary's size"
-            )
+        self._n_valid = config.vocab_size if tokenizer is None else min(tokenizer.n_tokens, config.vocab_size)
         if end_tokens is None:
             end_tokens = () if tokenizer is None else (tokenizer.eos_id,)
         self.model, self.tokenizer, self._ends = model, tokenizer, frozenset(end_tokens)

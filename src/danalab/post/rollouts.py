@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from danalab.chat.answers import AnsweredProblem, ModelEngine, SampledAnswer, answer_problems
+from danalab.chat.answers import AnsweredProblem, AnswerSettings, ModelEngine, SampledAnswer, answer_problems
 from danalab.chat.marks import ChatFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TaskMixture
@@ -55,6 +55,9 @@ class Rollouts(BatchSource):
             raise UserError(f"--problems {settings.problems}: not divisible by the {world.dp_size} ranks")
         self._mixture, self._chat, self._scorer, self._settings = mixture, chat, scorer, settings
         self._world, self._autocast, self._reference = world, autocast, reference
+        self._answers = AnswerSettings(
+            samples=settings.samples, temperature=settings.temperature, max_tokens=settings.max_answer
+        )
         self._engine: ModelEngine | None = None
         self._totals: dict[str, float] = dict.fromkeys(("steps", "tokens", "empty"), 0.0)
         self._last: dict[str, float] = {}
@@ -109,15 +112,7 @@ class Rollouts(BatchSource):
         problems = {(settings.data_seed, step, group): self._mixture[start + group] for group in groups}
         assert self._engine is not None
         with self._engine() as engine, self._autocast():
-            return answer_problems(
-                engine,
-                self._chat,
-                self._scorer,
-                problems,
-                samples=settings.samples,
-                max_tokens=settings.max_answer,
-                temperature=settings.temperature,
-            )
+            return answer_problems(engine, self._chat, self._scorer, problems, self._answers)
 
     def _trained(self, group: AnsweredProblem) -> list[TrainedAnswer]:
         """The answers of one group with their advantages."""

@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from danalab.chat.task_scores import AnswerSettings, evaluate_chat
+from danalab.chat.answers import AnswerSettings
+from danalab.chat.task_scores import evaluate_chat
 from danalab.data import prepare
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
