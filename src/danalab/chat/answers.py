@@ -100,7 +100,8 @@ def answer_problems(
         if space <= 0:
             answered.append(None)
             continue
-        answered.append(AnsweredProblem(problem, prompt, [], [], []))
+        one = AnsweredProblem(problem, prompt, [], [], [])
+        answered.append(one)
         for sample in range(settings.samples):
             parameters = SamplingParameters(
                 temperature=settings.temperature,
@@ -108,7 +109,7 @@ def answer_problems(
                 seed=sampling_seed(*key, sample),
             )
             requests.append(Request(prompt, parameters))
-            asked.append(answered[-1])
+            asked.append(one)
     answers = answer_all(engine, chat, requests)
     messages = [chat.parse(answer.tokens) for answer in answers]
     texts = ["" if message is None else message.spoken for message in messages]

@@ -151,8 +151,8 @@ def evaluate_in_context(
 def _question(item: Any, kind: Kind, where: str) -> Question:
     """A line of the file."""
     if kind == "language_modeling":
-        context, continuation = (text_field(item, name, where) for name in ("context", "continuation"))
-        return [(context, str(item["continuation"]))], 0
+        text_field(item, "continuation", where)
+        return [(text_field(item, "context", where), str(item["continuation"]))], 0
     is_choice = kind == "multiple_choice"
     shared, name = ("query", "choices") if is_choice else ("continuation", "context_options")
     text_field(item, shared, where)

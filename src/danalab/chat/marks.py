@@ -118,9 +118,7 @@ class ChatFormat:
             elif part.kind == "result":
                 yield from self._result(part.text)
             else:
-                between = CALCULATION.split(
-                    part.text
-                )  # text, expression, result, text, expression, ..., text
+                between = CALCULATION.split(part.text)  # text, expression, result, text, ..., text
                 yield between[0], said
                 for at in range(1, len(between), 3):
                     yield from self._call(between[at], said)

@@ -22,6 +22,9 @@ from danalab.train.config.train_config import RunSettings, TrainConfig
 
 STAGES = ("base", "mid", "sft", "rl")
 """The stages of a chat model, in their order."""
+LR_FRACTION = (
+    "Peak learning rate without --lr: this share of the run's, or of the fitted law's for another --opt."
+)
 Share = Annotated[float, Gt(0), Lt(1)]
 if TYPE_CHECKING:
     PolicyLossName = str
@@ -70,12 +73,7 @@ class StartingRun(Section):
         main=True,
     )
     data_seed: Natural = setting(1337, "Seed of the order of the rows.")
-    lr_fraction: Positive = setting(
-        0.8,
-        "Peak learning rate, where --lr isn't given: this share of the run's, or of the fitted "
-        "law's for another --opt.",
-        main=True,
-    )
+    lr_fraction: Positive = setting(0.8, LR_FRACTION, main=True)
     init_optimizer: bool = setting(False, "Also take over the optimizer's moments and step counts.")
 
 
@@ -125,12 +123,7 @@ class MidFlags(SftFlags):
     """Flags of `danalab mid`."""
 
     fract_decay: float | None = setting(0.2, "wsd: share of the run in which the rate falls to 0.")
-    lr_fraction: Positive = setting(
-        1.0,
-        "Peak learning rate, where --lr isn't given: this share of the run's, or of the fitted "
-        "law's for another --opt.",
-        main=True,
-    )
+    lr_fraction: Positive = setting(1.0, LR_FRACTION, main=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,12 +202,7 @@ class RlFlags(RlSettings, RunSettings):
     data_seed: Natural = setting(1337, "Seed of the order of the problems and of the sampling.")
     iterations: Auto[Count] = setting(100, "Length of the run [steps].", main=True)
     opt: PathText = setting("", "Optimizer; default the run's, with its settings.", main=True)
-    lr_fraction: Positive = setting(
-        0.05,
-        "Peak learning rate, where --lr isn't given: this share of the run's, or of the fitted "
-        "law's for another --opt.",
-        main=True,
-    )
+    lr_fraction: Positive = setting(0.05, LR_FRACTION, main=True)
     scheduler: str = setting("linear", "Learning-rate schedule: linear to 0; or another of danalab train.")
     weight_decay: Auto[float] = setting(0.0, "Weight decay.")
     log_interval: Count = setting(1, "Steps between rows of metrics.jsonl.", kind="execution")
