@@ -29,7 +29,7 @@ from danalab.inference.request import (
     TextStream,
     TokenEvent,
 )
-from danalab.inference.sampling import DrawnTokens, draw
+from danalab.inference.sampling import draw
 from danalab.inference.scheduler import BlockPool, Scheduler
 from danalab.models.decoder import Decoder
 
@@ -200,7 +200,11 @@ class Engine:
             self.scheduler.advance(chunk)
         if sequences:
             drawn = draw(logits[:, : self._n_valid], sequences, self._backend.sampler)
-            events += [self._take(sequence, row, drawn) for row, sequence in enumerate(sequences)]
+            for sequence, token, logprob, top in zip(sequences, *drawn, strict=True):
+                reason = self._accept(sequence, token)
+                if reason is not None:
+                    self._end(sequence)
+                events.append(TokenEvent(sequence.id, token, logprob, top, reason))
         return events
 
     def generate(
@@ -247,15 +251,10 @@ class Engine:
 
     # ---- one token ----
 
-    def _take(self, sequence: RequestState, row: int, drawn: DrawnTokens) -> TokenEvent:
-        token = drawn.tokens[row]
-        reason: FinishReason | None = "error" if token < 0 else self._accept(sequence, token)
-        if reason is not None:
-            self._end(sequence)
-        return TokenEvent(sequence.id, token, drawn.logprobs[row], drawn.tops[row], reason)
-
     def _accept(self, sequence: RequestState, token: int) -> FinishReason | None:
         """Add a drawn token to its sequence; returns the reason if the sequence ends."""
+        if token < 0:
+            return "error"
         sequence.drawn += 1
         if sequence.counts is not None and sequence.seen is not None:
             sequence.counts[token] += 1

@@ -56,12 +56,20 @@ class ConversationSettings(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartingRun(Section):
-    """The run and the conversations."""
-
-    title: ClassVar[str] = "conversations"
+class StageFlags(RunSettings):
+    """Flags of every stage; model and tokenizer are those of --run."""
 
     run: Path = setting(help="The run to start from: a base run, or an earlier stage.", main=True)
+    data_seed: Natural = setting(1337, "Seed of the order of the data, and of sampled answers.")
+    opt: PathText = setting("", "Optimizer; default the run's, with its settings.", main=True)
+    lr_fraction: Positive = setting(0.8, LR_FRACTION, main=True)
+    weight_decay: Auto[float] = setting(0.0, "Weight decay.", main=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftFlags(StageFlags, ConversationSettings):
+    """Flags of `danalab sft`."""
+
     data: tuple[PathText, ...] = setting(
         (),
         "Conversations: files (FILE.jsonl), tasks (NAME or NAME:KEY=VALUE,...), or several of them.",
@@ -72,15 +80,7 @@ class StartingRun(Section):
         "Length of a row [tokens]; default and limit: the run's context, which the model keeps.",
         main=True,
     )
-    data_seed: Natural = setting(1337, "Seed of the order of the rows.")
-    lr_fraction: Positive = setting(0.8, LR_FRACTION, main=True)
     init_optimizer: bool = setting(False, "Also take over the optimizer's moments and step counts.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SftFlags(RunSettings, ConversationSettings, StartingRun):
-    """Flags of `danalab sft`; model and tokenizer are those of --run."""
-
     run_dir: Auto[Path] = setting(
         None,
         "The run folder; default RUN-sft or RUN-mid, beside the run.",
@@ -88,7 +88,6 @@ class SftFlags(RunSettings, ConversationSettings, StartingRun):
         main=True,
         aliases=("output-dir",),
     )
-    opt: PathText = setting("", "Optimizer; default the run's, with its settings.", main=True)
     lr: Auto[Positive] = setting(None, "Peak learning rate; default --lr-fraction of the run's.", main=True)
     iterations: Auto[Count] = setting(
         None, "Length of the run [steps]; default one pass over the conversations.", main=True
@@ -108,7 +107,6 @@ class SftFlags(RunSettings, ConversationSettings, StartingRun):
     global_batch: Auto[Count] = setting(
         None, "Sequences in a step; default the run's, or less where the rows are fewer.", main=True
     )
-    weight_decay: Auto[float] = setting(0.0, "Weight decay.", main=True)
     scheduler: str = setting(
         "wsd", "Learning-rate schedule: constant, then linear to 0; or another of danalab train."
     )
@@ -187,24 +185,20 @@ class RlSettings(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlFlags(RlSettings, RunSettings):
-    """Flags of `danalab rl`; model and tokenizer are those of --run."""
+class RlFlags(RlSettings, StageFlags):
+    """Flags of `danalab rl`."""
 
     title: ClassVar[str] = "reinforcement learning"
 
-    run: Path = setting(help="The run to start from: a fine-tuned one.", main=True)
     task: tuple[PathText, ...] = setting(
         (),
         "Tasks: NAME or NAME:KEY=VALUE,... (arithmetic:max=9), FILE.jsonl, or several; weight=2 "
         "doubles a share.",
         main=True,
     )
-    data_seed: Natural = setting(1337, "Seed of the order of the problems and of the sampling.")
     iterations: Auto[Count] = setting(100, "Length of the run [steps].", main=True)
-    opt: PathText = setting("", "Optimizer; default the run's, with its settings.", main=True)
     lr_fraction: Positive = setting(0.05, LR_FRACTION, main=True)
     scheduler: str = setting("linear", "Learning-rate schedule: linear to 0; or another of danalab train.")
-    weight_decay: Auto[float] = setting(0.0, "Weight decay.")
     log_interval: Count = setting(1, "Steps between rows of metrics.jsonl.", kind="execution")
 
     def check(self) -> None:
