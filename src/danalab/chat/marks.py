@@ -180,8 +180,4 @@ class CallFollower:
     def force(self, engine: Engine, number: int, result: str) -> list[int]:
         """Put a result into the answer that a request writes; its tokens, none where the context has no space."""
         tokens = [self._chat.output_start, *self._chat.tokenizer.encode(result), self._chat.output_end]
-        try:
-            engine.force(number, tokens)
-        except UserError:
-            return []
-        return tokens
+        return tokens if engine.force(number, tokens) else []

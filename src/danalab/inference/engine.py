@@ -150,25 +150,16 @@ class Engine:
         self._end(sequence)
         return True
 
-    def force(self, number: int, tokens: Sequence[int]) -> None:
-        """Add tokens to the text of a running request, for example the output of a tool; no events follow for them.
+    def force(self, number: int, tokens: Sequence[int]) -> bool:
+        """Append tokens to the text of a request that runs; False: the context has no space for them.
 
         They do not count as drawn; the next token is drawn after them.
-
-        Raises:
-            UserError: the request is not known or has ended, an id outside the vocabulary, or too many tokens.
         """
-        sequence = self._sequences.get(number)
-        if sequence is None:
-            raise UserError(f"request {number} is not known, or has ended")
-        config = self.model.config
-        if any(not 0 <= token < config.vocab_size for token in tokens):
-            raise UserError(f"a forced token is outside the model's vocabulary of {config.vocab_size}")
-        if len(sequence.tokens) + len(tokens) >= config.seq_len:
-            raise UserError(
-                f"{len(tokens)} forced tokens after {len(sequence.tokens)} exceed the context of {config.seq_len}"
-            )
-        sequence.tokens.extend(tokens)
+        text = self._sequences[number].tokens
+        has_space = len(text) + len(tokens) < self.model.config.seq_len
+        if has_space:
+            text.extend(tokens)
+        return has_space
 
     def end_tokens(self, parameters: SamplingParameters) -> frozenset[int]:
         """Ids that end a text with these parameters."""
