@@ -10,7 +10,7 @@ import inspect
 import math
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar
@@ -326,7 +326,7 @@ class _Parser(argparse.ArgumentParser):
 def _parsed(options: list[Option], words: Sequence[str], prog: str) -> dict[str, Any]:
     """Values by field name, as text; what follows `--` is for the argument. UserError: words that no option takes."""
     end = words.index("--") if "--" in words else len(words)
-    theirs = original.FLAGS if any(option.name == "opt" for option in options) else ()
+    theirs = original.FLAGS if any(option.name == "opt" for option in options) else set[str]()
     words, rest = _joined(options, words[:end], theirs), list(words[end + 1 :])
     parser = _Parser(prog=prog, add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     parser.add_argument("--config")
@@ -345,10 +345,10 @@ def _parsed(options: list[Option], words: Sequence[str], prog: str) -> dict[str,
             negated = ["--no-" + spelling.lstrip("-") for spelling in flags]
             parser.add_argument(*negated, dest=option.name, action="store_const", const="false")
     for name in theirs:
-        parser.add_argument(f"--{name}", nargs="?", const="")
+        parser.add_argument(flag(name), nargs="?", const="")
     found, extra = parser.parse_known_intermixed_args(words)
     given = {name: value for name, value in vars(found).items() if value is not None}
-    if theirs:
+    if theirs & given.keys():
         original.take_over(given)
     last = next((option.name for option in options if option.positional and option.many), None)
     if rest and last is not None:
@@ -360,7 +360,7 @@ def _parsed(options: list[Option], words: Sequence[str], prog: str) -> dict[str,
     return given
 
 
-def _joined(options: list[Option], words: Sequence[str], theirs: Sequence[str]) -> list[str]:
+def _joined(options: list[Option], words: Sequence[str], theirs: Set[str]) -> list[str]:
     """Words with hyphens in their flags, and values that argparse would not take in them: --json=true, --lr=-1."""
     taking = {spelling: option for option in options for spelling in (option.flag, *option.aliases)}
     result: list[str] = []
@@ -370,7 +370,9 @@ def _joined(options: list[Option], words: Sequence[str], theirs: Sequence[str]) 
             name, equals, value = word.partition("=")
             spelled = name.replace("_", "-")
             is_known = (
-                spelled in taking or spelled.replace("--no-", "--", 1) in taking or spelled[2:] in theirs
+                spelled in taking
+                or spelled.replace("--no-", "--", 1) in taking
+                or name[2:].replace("-", "_") in theirs
             )
             result.append((spelled if is_known else name) + equals + value)
         elif option and (word.lower() in _BOOLEANS if option.is_switch else _is_negative(option, word)):

@@ -26,13 +26,12 @@ ONLY = {
 ENVIRONMENT = {"datasets_dir": "DATASETS_DIR", "results_base_folder": "RESULTS_BASE_FOLDER"}
 """Flags that are environment variables here."""
 FURTHER = ("adema_alpha", "no_amp", "scaling_rule", "checkpoint_every_n", "moe")
-FLAGS = [name.replace("_", "-") for name in (*NO_EFFECT, *NAMES, *ONLY, *ENVIRONMENT, *FURTHER)]
+FLAGS = {*NO_EFFECT, *NAMES, *ONLY, *ENVIRONMENT, *FURTHER}
 
 
 def take_over(given: dict[str, Any]) -> None:
     """Replace the original's flags in `given`, fields and text, by settings of ours and environment variables."""
-    names = {flag.replace("-", "_") for flag in FLAGS}
-    theirs = {name: given.pop(name) for name in list(given) if name in names}
+    theirs = {name: given.pop(name) for name in list(given) if name in FLAGS}
     for name, value in theirs.items():
         if name in ONLY and value.lower() not in ONLY[name][0]:
             raise UserError(f"--{name} {value}: {ONLY[name][1]}; leave it out")
@@ -42,8 +41,6 @@ def take_over(given: dict[str, Any]) -> None:
             os.environ[ENVIRONMENT[name]] = value
     if theirs.get("scaling_rule", "none").lower() != "none":
         given.setdefault("arch", theirs["scaling_rule"])
-    if given.get("arch") == "moe_expert_parallel":
-        given |= {"arch": "moe", "expert_parallel": "true"}
     if "moe" in theirs:
         given.setdefault("n_experts", "8")
     if "no_amp" in theirs:
