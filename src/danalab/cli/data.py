@@ -134,7 +134,6 @@ class InfoFlags(JsonFlags):
 
 def info(flags: InfoFlags) -> Answer:
     """Tokens, documents, shards, tokenizer and source of a data set."""
-    from danalab.data.formats.shards import mappable
     from danalab.data.open import describe
 
     facts = describe(flags.path)
@@ -147,8 +146,6 @@ def info(flags: InfoFlags) -> Answer:
     rows.append(("tokenizer", f"{facts['tokenizer']}, vocabulary {facts['vocab_size']:,}{ends}"))
     for split, part in facts["splits"].items():
         line = f"{part['tokens']:,} tokens in {part['shards']} shard(s), ids up to {part['max_id']}"
-        if (at_once := mappable(part["shards"])) < part["shards"]:
-            line += f", at most {at_once:,} open at a time"
         if part["documents"] is not None:
             line += f", {part['documents']:,} documents, {part['bytes_per_token']:.3f} bytes per token"
         rows.append((split, line))
@@ -252,7 +249,7 @@ def validate(flags: ValidateFlags) -> Answer:
     from rich.console import Console
 
     from danalab.data.advice import advise
-    from danalab.data.array_files import has_splits
+    from danalab.data.arrays import has_splits
     from danalab.data.validation import validate as validate_data
     from danalab.files import write_json
 
