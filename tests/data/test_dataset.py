@@ -286,29 +286,30 @@ def test_no_shard_stays_open(tmp_path, monkeypatch):
 
 
 JOB = """
-import itertools, os, sys
-from danalab.cli.app import main
-from danalab.data.order import batches
+import sys
+from danalab.data import open_dataset
+from danalab.errors import UserError
 
-read, calls = batches.Windows.read, itertools.count()
-
-def cut(self, numbers):
-    if next(calls) == 20:
-        os.truncate(sys.argv[1], 100)
-    return read(self, numbers)
-
-batches.Windows.read = cut
-sys.exit(main(sys.argv[2:]))
+batches = open_dataset(sys.argv[1]).batches(seed=0, global_batch=64, seq_len=256)
+ready = batches.iterate()
+try:
+    for step, _ in enumerate(ready):
+        if step == 4:
+            print("running", flush=True)
+            sys.stdin.readline()
+except UserError as error:
+    sys.exit(str(error))
 """
 
 
 def test_a_file_truncated_under_a_running_job_is_one_line(tmp_path):
-    folder = _bare(tmp_path / "set", train=np.arange(1 << 16) % 50000, val=np.arange(2000))
-    flags = "--d-model 16 --n-layers 1 --n-heads 1 --vocab-size 50304 --seq-len 256 --batch-size 64 --lr 0.01 --iterations 200"
-    command = ["train", "--data", str(folder), "--run-dir", str(tmp_path / "run"), *flags.split()]
-    job = [sys.executable, "-c", JOB, str(folder / "train.bin"), *command]
-    ended = subprocess.run(job, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2, ended.stderr
-    last = ended.stderr.strip().splitlines()[-1]
-    assert last.endswith("train.bin: truncated since the data set was opened; start again")
-    assert "Traceback" not in ended.stderr
+    folder = _bare(tmp_path / "set", train=np.arange(1 << 16))
+    (folder / "tokens.json").write_text('{"vocab_size": 65536, "dtype": "uint16"}')
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    job = subprocess.Popen([sys.executable, "-c", JOB, str(folder)], **pipes)
+    assert job.stdout is not None
+    assert job.stdout.readline() == "running\n"
+    os.truncate(folder / "train.bin", 100)
+    _, told = job.communicate("\n")
+    assert job.returncode == 1  # and not a signal
+    assert told == f"{folder}/train.bin: truncated since the data set was opened; start again\n"
