@@ -8,10 +8,10 @@ from dataclasses import fields
 import pytest
 import yaml
 
-from danalab.cli._shared.flags import parse
 from danalab.cli.app import main
 from danalab.cli.plan import Flags
 from danalab.experiments.cells import expand, read_grid
+from danalab.train.config.flags import parse
 from danalab.train.config.train_config import TrainConfig
 
 COMMANDS = [

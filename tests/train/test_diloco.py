@@ -18,10 +18,9 @@ from danalab.models import build_model
 from danalab.models.loss import chunked_cross_entropy
 from danalab.optim import build_optimizer, settings_of
 from danalab.train import job as job_module
-from danalab.train.build import build_trainer
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import run_training
+from danalab.train.job import build_trainer, run_training
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.open import open_run
 from distributed.ranks import run_ranks

@@ -10,9 +10,9 @@ import torch
 
 from danalab.data import open_dataset
 from danalab.models import build_model
-from danalab.train.build import build_trainer
 from danalab.train.checkpoint import tensors
 from danalab.train.config.resolve import resolve
+from danalab.train.job import build_trainer
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.resume import ResumePoint

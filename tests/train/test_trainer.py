@@ -16,11 +16,10 @@ from danalab.data import open_dataset
 from danalab.errors import UserError
 from danalab.train import job as job_module
 from danalab.train import train
-from danalab.train.build import build_trainer
 from danalab.train.checkpoint import store as store_module
 from danalab.train.config.resolve import resolve
 from danalab.train.evaluation import ValidationLoss, ValidationResult
-from danalab.train.job import run_training
+from danalab.train.job import build_trainer, run_training
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 from danalab.train.step.finite_guard import NonFiniteError

@@ -187,7 +187,7 @@ def commands_of(verb: str) -> dict[str, tuple[type, Callable[..., Any]]]:
 
 def _run(flags_type: type, run: Callable[..., Any], words: list[str], prog: str) -> int:
     """Run a verb on words, or print its help or configuration. Returns the exit code."""
-    from danalab.cli._shared.flags import Answer, as_yaml, help_text, parse
+    from danalab.train.config.flags import Answer, as_yaml, help_text, parse
 
     end = words.index("--") if "--" in words else len(words)
     asked = {*_HELP, "--print-config"} & set(words[:end])

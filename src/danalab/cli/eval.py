@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from danalab.cli._shared.flags import Answer
 from danalab.errors import UserError
-from danalab.train.config.fields import Count, JsonFlags, PathText, Positional, flag, setting
+from danalab.train.config.flags import Answer, Count, JsonFlags, PathText, Positional, flag, setting
 
 DEFAULT_PROBLEMS = 200
 """Problems of each task, where --limit isn't given: generated tasks have no end."""

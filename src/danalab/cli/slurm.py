@@ -9,9 +9,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from danalab.cli._shared.flags import Answer, parse
 from danalab.errors import UserError
-from danalab.train.config.fields import JsonFlags, Positional, setting
+from danalab.train.config.flags import Answer, JsonFlags, Positional, parse, setting
 from danalab.train.system.slurm import Resources
 
 
@@ -54,7 +53,7 @@ def run(flags: Flags) -> Answer:
 
 def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
     """(name of the run, by its flags alone: the same in every job; its flags), checked before the job is submitted."""
-    from danalab.train.config.fields import names_of
+    from danalab.train.config.flags import names_of
     from danalab.train.config.train_config import TrainConfig, digest_of
 
     config: TrainConfig = parse(TrainConfig, list(words), "danalab train")

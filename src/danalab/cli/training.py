@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.cli._shared.flags import Answer
 from danalab.post.settings import MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
+from danalab.train.config.flags import Answer
 from danalab.train.config.train_config import TrainConfig
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from annotated_types import Ge, Gt, Lt
 
 from danalab.errors import UserError
 from danalab.post.policy_losses import OBJECTIVES
-from danalab.train.config.fields import (
+from danalab.train.config.flags import (
     Auto,
     Count,
     Natural,

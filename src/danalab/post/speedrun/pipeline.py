@@ -22,7 +22,7 @@ from danalab.post.rl import configure as configure_rl
 from danalab.post.settings import STAGES, MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
 from danalab.post.sft import configure
 from danalab.post.speedrun.settings import PRESETS, Preset, SpeedrunConfig
-from danalab.train.config.fields import flag, names_of
+from danalab.train.config.flags import flag, names_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.job import run_training
 from danalab.train.run.open import open_run

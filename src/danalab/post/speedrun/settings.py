@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from danalab.train.config.fields import Count, JsonFlags, PathText, Section, setting
+from danalab.train.config.flags import Count, JsonFlags, PathText, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,8 +29,8 @@ from danalab.models.config import (
 from danalab.optimizer_facts import DELTA, FACTS, KAPPA, OMEGA, facts_of, short_name
 from danalab.scaling.learning_rate import slow_momentum
 from danalab.scaling.optimizer_flops import optimizer_flops
-from danalab.scaling.plan import Plan, memory_gib
-from danalab.train.config.fields import (
+from danalab.scaling.plan import Plan
+from danalab.train.config.flags import (
     Auto,
     Count,
     Dtype,
@@ -484,7 +484,10 @@ class RunSettings(OptimSettings):
         kind="execution",
     )
     activation_checkpointing: str = setting(
-        "none", "Trade time for memory: none, full, every-n:K or selective.", kind="execution"
+        "none",
+        "Trade time for memory: none, full, every-n:K or selective.",
+        kind="execution",
+        alone="every-n:1",
     )
     deterministic: bool = setting(
         False,
@@ -738,6 +741,12 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
     notes: tuple[str, ...] = setting((), hidden=True)
     """Messages about automatic choices, for the log."""
 
+    def check(self) -> None:
+        if self.arch == "moe_expert_parallel":  # the original's name
+            object.__setattr__(self, "arch", "moe")
+            object.__setattr__(self, "expert_parallel", True)
+        super().check()
+
     @property
     def source(self) -> str:
         """`data`; by default the corpus that the rule of a size was fitted on, else text that is on every machine.
@@ -788,11 +797,6 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
         """FLOPs of the optimizer's own matrix products in the first `steps` steps; None: they are not known."""
         known = self.opt in FACTS
         return optimizer_flops(self.opt, self.model, self.optimizer_settings, steps) if known else None
-
-    @property
-    def moment_bytes(self) -> float:
-        """Bytes of each number of the optimizer's moments."""
-        return 2.0 if self.optimizer_settings.get("stochastic_rounding") == "moments" else 4.0
 
     def is_logged(self, step: int) -> bool:
         """Whether the step gets a row."""
@@ -849,20 +853,33 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
     def memory_gib(
         self, micro_batch: int, ranks: int = 1, activation_bytes: int = 2, *, recompute: bool = False
     ) -> float:
-        """The estimate of memory for one of `ranks`, with a micro-batch of this many sequences [GiB]."""
-        rule, backend = checkpointing_rule(self.activation_checkpointing), self.distributed_backend
-        return memory_gib(
-            self.model,
-            self.opt,
-            micro_batch * self.seq_len,
-            activation_bytes,
-            moment_bytes=self.moment_bytes,
-            averaged=self.ema is not None,
-            weight_shards=ranks if backend == "fsdp" else 1,
-            state_shards=ranks if backend in ("fsdp", "zero") else 1,
-            checkpointing=[rule(layer) for layer in range(self.model.n_layers)],
-            recompute=recompute,
-        )
+        """Memory to train on one of `ranks` [GiB]: float32 weights and gradients, optimizer state, activations.
+
+        Activations of a block for backward: about 8 tensors of width d_model and 3 of width mlp_dim per token, with
+        flash attention; the chunked loss adds one hidden state and its gradient.
+
+        Args:
+            micro_batch: sequences.
+            activation_bytes: of one number of an activation; 2 in bfloat16, 4 in float32.
+            recompute: leaves the activations of the blocks out, which checkpointing recomputes: a lower bound.
+        """
+        model, sparse, backend = self.model, self.model.sparsity, self.distributed_backend
+        moment_bytes = 2.0 if self.optimizer_settings.get("stochastic_rounding") == "moments" else 4.0
+        words = (8 if self.ema is None else 12) / (ranks if backend == "fsdp" else 1)
+        words += moment_bytes * facts_of(self.opt).state_words / (ranks if backend in ("fsdp", "zero") else 1)
+        width, hidden = model.n_heads * model.head_dim, model.mlp_dim
+        if sparse is not None:
+            hidden = sparse.top_k * sparse.expert_dim + sparse.shared_dim
+            width += sparse.top_k * model.d_model  # copies of each token, to and from its experts
+        block = activation_bytes * (4 * model.d_model + 4 * width + 3 * hidden)
+        # "selective" keeps products and attention, and recomputes two norms and the activation of the mlp.
+        sizes = {"none": block, "full": activation_bytes * model.d_model}
+        sizes["selective"] = block - activation_bytes * (2 * model.d_model + hidden)
+        rule = checkpointing_rule(self.activation_checkpointing)
+        modes = [rule(layer) for layer in range(model.n_layers)]
+        kept = sum(sizes[mode] for mode in modes) + (block if set(modes) != {"none"} else 0)
+        activations = micro_batch * self.seq_len * ((0 if recompute else kept) + 8 * model.d_model)
+        return (words * model.exact_params + activations) / 2**30
 
 
 _RUN_FIELDS = {field.name for field in fields(RunSettings)}

@@ -25,7 +25,7 @@ from danalab.train.checkpoint.store import (
     read_meta,
     verify,
 )
-from danalab.train.config.fields import flag, names_of
+from danalab.train.config.flags import flag, names_of
 from danalab.train.config.train_config import MODEL_FIELDS, TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder

@@ -9,7 +9,7 @@ from typing_extensions import Required, TypedDict
 
 from danalab.errors import UserError
 from danalab.files import validated as validated_content
-from danalab.train.config.fields import plain, validated
+from danalab.train.config.flags import plain, validated
 from danalab.train.config.train_config import TrainConfig
 
 _Count: Any = Annotated[int, Field(ge=0, lt=1 << 63)]  # more has no float, and no file has it

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 
 from danalab.errors import UserError
-from danalab.train.config.fields import Count, Natural, Section, setting
+from danalab.train.config.flags import Count, Natural, Section, setting
 
 COMMAND = (sys.executable, "-m", "danalab")
 """What starts `danalab` on the cluster by default: this installation."""
