@@ -332,16 +332,11 @@ def eval_tokenizer(flags: EvalTokenizerFlags) -> Answer:
         print(f"without a comparison with GPT-2: {error}", file=sys.stderr)
         reference = None
     rows, lines = {}, []
-    for found in measure(tokenizer, texts, reference):
-        own, other = found.bytes_per_token, found.reference_bytes_per_token
-        rows[found.text] = {
-            "bytes": found.bytes,
-            "tokens": found.tokens,
-            "bytes_per_token": own,
-            "gpt2_bytes_per_token": other,
-        }
+    for name, (size, tokens, others) in measure(tokenizer, texts, reference).items():
+        own, other = size / tokens, size / others if others else None
+        rows[name] = {"bytes": size, "tokens": tokens, "bytes_per_token": own, "gpt2_bytes_per_token": other}
         beside = [f"{other:.3f}", f"{own / other:.3f}"] if other else ["-", "-"]
-        lines.append([found.text, f"{found.bytes:,}", f"{found.tokens:,}", f"{own:.3f}", *beside])
+        lines.append([name, f"{size:,}", f"{tokens:,}", f"{own:.3f}", *beside])
     table = as_text(["text", "bytes", "tokens", "bytes/token", "gpt2", "ratio"], lines)
     return Answer({"tokenizer": tokenizer.name, "n_tokens": tokenizer.n_tokens, "texts": rows}, [table])
 
