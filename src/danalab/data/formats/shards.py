@@ -98,7 +98,7 @@ class Shard:
         with reading(self.path) as file:
             for row, start in zip(rows.view(np.uint8), starts, strict=True):
                 file.seek(self.offset + int(start) * self.dtype.itemsize)
-                if file.readinto(row) < len(row):
+                if file.readinto(row.data) < len(row):
                     raise UserError(f"{self.path}: truncated since the data set was opened; start again")
         return rows
 
