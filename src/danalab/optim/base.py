@@ -355,7 +355,6 @@ _MAY_BE_NONE = (
     "clipsnr",
     "alpha_warmup",
     "beta3_warmup",
-    "aux_lr_factor",
     "matched_rms",
 )
 

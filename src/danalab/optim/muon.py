@@ -7,7 +7,7 @@
 | Muon     | B <- momentum B + g,  weight = momentum          | sqrt(max(1, rows / columns))           | AdamW         |
 | DMuon    | the same; without nesterov X = B                 | matched_rms sqrt(max(rows, columns))   | AdamW         |
 | Manau    | as DMuon, or with dana_momentum as DanaMuon      | matched_rms sqrt(max(rows, columns))   | DanaStarMK4   |
-| DanaMuon | B <- B + a (g - B),  weight = t^(1-kappa)        | matched_rms sqrt(max(rows, columns))   | DanaStarMK4   |
+| DanaMuon | B <- B + a (g - B),  weight = t^(1-kappa)        | matched_rms sqrt(max(rows, columns))   | AdamW by kind |
 
 O is the orthogonalisation of newton_schulz.py, a = delta / (delta + t). The decay is multiplied by the
 learning rate. A model becomes a group for each kind of parameters (groups.py); a group of another kind than
@@ -31,8 +31,7 @@ from .groups import KINDS, ORTHOGONALISED, kind_groups, split_group
 from .newton_schulz import EPS, METHODS, Coefficients, coefficients, matrix_shape, orthogonalize_each
 
 NORMALISATIONS = (None, "rows", "columns", "normuon")
-ROW_BETA = 0.95
-"""Rate of the rows' second moments of normuon."""
+NORMUON_BETA = 0.9
 
 
 # ---- the rule of matrices ----
@@ -76,12 +75,22 @@ def normalised(o: Tensor, how: str | None) -> Tensor:
 
 
 def normuon(o: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """O, each row divided by the root of its second moment v [..., rows, 1], norm kept; and the new v."""
-    squares = o.square().sum(dim=-1, keepdim=True) / o.shape[-1]
-    v = v + (1 - ROW_BETA) * (squares - v)
+    """O [..., rows, columns] divided by the roots of the new second moments v, norm kept; and these.
+
+    v has one entry for each row of a tall matrix and for each column of a wide one; the other side of O is
+    even already.
+    """
+    dim = reduced(o.shape)
+    squares = o.square().sum(dim=dim, keepdim=True) / o.shape[dim]
+    v = v + (1 - NORMUON_BETA) * (squares - v)
     roots = v.sqrt() + 1e-10
-    after = (squares / roots.square()).sum(dim=-2, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
-    return o * ((squares.sum(dim=-2, keepdim=True) / after).sqrt() / roots), v
+    after = (squares / roots.square()).sum(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+    return o * ((squares.sum(dim=(-2, -1), keepdim=True) / after).sqrt() / roots), v
+
+
+def reduced(shape: Sequence[int]) -> int:
+    """The side along which second moments of normuon are one: the shorter, counted from the end."""
+    return -1 if shape[-2] >= shape[-1] else -2
 
 
 def scale_of(shape: Sequence[int], matched_rms: float | None) -> float:
@@ -143,16 +152,16 @@ class Hybrid(Optimizer):
         wd_ts: time scale on which that of other parameters falls [steps]; none = constant.
         omega: in place of weight_decay: omega / (lr horizon), at most 1.
         horizon: length of the run, with omega [steps]; where the decay falls it is wd_ts, too.
-        aux_lr_factor: learning rate of other parameters, in units of lr; none = one for each kind.
-        normalise: equal norms of rows or columns of O, or normuon = rows by second moments; none = neither.
+        aux_lr_factor: learning rate of other parameters, in units of lr (DanaMuon: of the usual one of the kind).
+        normalise: equal norms of rows or columns of O, or normuon = by second moments; none = neither.
         cautious_decay: decay only coordinates of matrices that the step moves towards zero.
         ns_method: newton-schulz or polar-express.
         fused: other parameters by C++ on a CPU, torch.compile on a GPU; none = where they can be had.
     """
 
     other_rule: ClassVar[Rule] = ADAM
-    aux_factors: ClassVar[Mapping[str, float]] = {}
-    """Kind -> its learning rate in units of the matrices', where aux_lr_factor is None; "": all others."""
+    rest: ClassVar[Mapping[str, Group]] = {"": {"lr": 1.0}}
+    """Kind -> settings of its groups, lr in units of aux_lr_factor times that of matrices; "": all others."""
     falls: ClassVar[bool] = False
     """With omega the decay of other parameters falls, with the horizon as its time scale."""
 
@@ -173,11 +182,10 @@ class Hybrid(Optimizer):
     def add_param_group(self, param_group: Group) -> None:
         """Add parameters; a group without `kind` is split by names and shapes."""
         for part in split_group(param_group):
-            if part["kind"] not in ORTHOGONALISED and "lr" not in param_group:
-                factor = self._settings["aux_lr_factor"]
-                if factor is None:
-                    factor = self.aux_factors.get(part["kind"], self.aux_factors[""])
-                part["lr"] = factor * float(self._settings["lr"])
+            if part["kind"] not in ORTHOGONALISED:
+                usual = self.rest.get(part["kind"], self.rest[""])
+                lr = usual["lr"] * self._settings["aux_lr_factor"] * float(self._settings["lr"])
+                part = {**usual, "lr": lr, **part}
             super().add_param_group(part)
 
     def check(self, group: Mapping[str, Any]) -> None:
@@ -198,7 +206,7 @@ class Hybrid(Optimizer):
             return super().new_state(group, p)
         state = {"momentum_buffer": torch.zeros_like(p, dtype=working_dtype(p), requires_grad=False)}
         if group.get("normalise") == "normuon":
-            state["row_moment"] = row_zeros(p, group["kind"] == "experts")
+            state["second_moment"] = moment_zeros(p if group["kind"] == "experts" else p.flatten(1))
         return state
 
     def update(self) -> None:
@@ -229,9 +237,9 @@ class Hybrid(Optimizer):
 
     def _apply(self, group: Group, p: Tensor, state: State, o: Tensor) -> None:
         o = normalised(o, group.get("normalise"))
-        if "row_moment" in state:
-            o, new = normuon(o, state["row_moment"])
-            state["row_moment"].copy_(new)
+        if "second_moment" in state:
+            o, new = normuon(o, state["second_moment"])
+            state["second_moment"].copy_(new)
         own, lr = local_part(p), float(group["lr"])
         new = matrix_update(
             own.to(o.dtype),
@@ -261,13 +269,13 @@ def orthogonalized(xs: Sequence[Any], chain: Sequence[Coefficients]) -> list[Any
     return out
 
 
-def row_zeros(p: Any, stacked: bool) -> Any:
-    """Zeros for the second moments of rows, [rows, 1], or [matrices, rows, 1] of a stack."""
+def moment_zeros(p: Any) -> Any:
+    """The first second moments of normuon for p [..., rows, columns]."""
     if hasattr(p, "to_local"):
-        from .gathered import row_zeros
+        from .gathered import zeros_along
 
-        return row_zeros(p, stacked, working_dtype(p))
-    return torch.zeros(*p.shape[: 2 if stacked else 1], 1, dtype=working_dtype(p), device=p.device)
+        return zeros_along(p, reduced(p.shape), working_dtype(p))
+    return torch.zeros_like(p.sum(dim=reduced(p.shape), keepdim=True), dtype=working_dtype(p))
 
 
 class Muon(Hybrid):
@@ -355,50 +363,51 @@ class DMuon(Hybrid):
 
 
 class DanaMuon(Hybrid):
-    """Orthogonalised matrices with momentum in logarithmic time; DanaStarMK4 for all others.
+    """Orthogonalised matrices with momentum in logarithmic time and normuon; AdamW for all others.
 
-    Decay of the latter falls, too: p <- p (1 - lr weight_decay / (1 + t / wd_ts)). Arguments as in `Hybrid`;
-    without aux_lr_factor the learning rate is 0.0625 lr for vectors and 0.25 lr for others.
+    Matrices alone decay. Others have rates of their kind, the factors of `rest` times aux_lr_factor times lr.
+    Arguments as in `Hybrid`.
     """
 
-    other_rule = DANA_STAR
-    # A step of the Dana family is several times as long as its rate; gradients of vectors rarely agree.
-    aux_factors: ClassVar[Mapping[str, float]] = {"vector": 0.0625, "": 0.25}
-    falls = True
+    # Betas and ratios of Karpathy's nanochat, at width 100; notes/recipes.md.
+    rest: ClassVar[Mapping[str, Group]] = {
+        "embedding": {"lr": 6.0, "betas": (0.8, 0.995), "weight_decay": 0.0},
+        "tied": {"lr": 2.0, "betas": (0.8, 0.96), "weight_decay": 0.0},
+        "head": {"lr": 0.125, "betas": (0.8, 0.96), "weight_decay": 0.0},
+        "": {"lr": 0.1, "betas": (0.8, 0.95), "weight_decay": 0.0},
+    }
 
     def __init__(
         self,
         params: Any,
-        lr: float = 0.032,
+        lr: float = 0.08,
         *,
         delta: float = 8.0,
         kappa: float = 0.85,
-        clipsnr: float | None = 2.0,
-        eps: float = 1e-8,
+        eps: float = 1e-10,
         matched_rms: float = 0.2,
         weight_decay: float = 0.0,
-        wd_ts: float | None = None,
         omega: float | None = None,
         horizon: float | None = None,
-        aux_lr_factor: float | None = None,
-        normalise: str | None = None,
+        aux_lr_factor: float = 1.0,
+        normalise: str | None = "normuon",
         cautious_decay: bool = False,
+        fused: bool | None = None,
     ):
         super().__init__(
             params,
             lr=lr,
             delta=delta,
             kappa=kappa,
-            clipsnr=clipsnr,
             eps=eps,
             matched_rms=matched_rms,
             weight_decay=weight_decay,
-            wd_ts=wd_ts,
             omega=omega,
             horizon=horizon,
             aux_lr_factor=aux_lr_factor,
             normalise=normalise,
             cautious_decay=cautious_decay,
+            fused=fused,
             dana_momentum=True,
         )
 

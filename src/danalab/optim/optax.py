@@ -27,6 +27,7 @@ except ImportError as error:
 from .base import FREE_WD_TS, RANGES
 from .dana import LogTimeOptimizer
 from .groups import ORTHOGONALISED, kind_by_name
+from .muon import NORMUON_BETA, DanaMuon, reduced
 
 ScalarOrSchedule = float | jax.Array | Callable[[Any], Any]
 """A learning rate, or a function of the 0-based number of the step."""
@@ -85,12 +86,24 @@ def activity(tau: jax.Array, t: Any) -> jax.Array:
 
 
 def muon_step(
-    g: jax.Array, m: jax.Array, t: Any, *, delta: Any, kappa: Any, matched_rms: Any
-) -> tuple[jax.Array, jax.Array]:
-    """matched_rms sqrt(max(rows, columns)) O(g + t^(1-kappa) m) of matrices, and the new m."""
+    g: jax.Array, m: jax.Array, v: jax.Array, t: Any, *, delta: Any, kappa: Any, matched_rms: Any
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """matched_rms sqrt(max(rows, columns)) N(O(g + t^(1-kappa) m)) of matrices, N normuon; the new m and v."""
     gain = delta / (delta + t)
     m = (1 - gain) * m + gain * g
-    return matched_rms * max(g.shape[-2:]) ** 0.5 * orthogonalize(g + t ** (1 - kappa) * m), m
+    o = orthogonalize(g + t ** (1 - kappa) * m)
+    v = v + (1 - NORMUON_BETA) * (jnp.mean(o**2, axis=reduced(o.shape), keepdims=True) - v)
+    scaled = o / (jnp.sqrt(v) + 1e-10)
+    norms = [jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) for x in (o, scaled)]
+    return matched_rms * max(g.shape[-2:]) ** 0.5 * scaled * (norms[0] / jnp.maximum(norms[1], 1e-30)), m, v
+
+
+def adam_step(g: jax.Array, state: Moments, t: Any, betas: Any, eps: Any) -> tuple[jax.Array, Moments]:
+    """AdamW's update before the learning rate, and the new state."""
+    m = state.m + (1 - betas[0]) * (g - state.m)
+    v = state.v + (1 - betas[1]) * (g**2 - state.v)
+    root = (jnp.sqrt(v) + eps) / jnp.sqrt(1 - betas[1] ** t)
+    return m / (1 - betas[0] ** t) / root, Moments(m, v, None)
 
 
 def orthogonalize(x: jax.Array) -> jax.Array:
@@ -117,7 +130,7 @@ class DanaState(NamedTuple):
     m: Any
     """First moment, float32 (float64 for float64 parameters)."""
     v: Any
-    """Second moment; for a matrix of `dana_muon` a number, 0, and so is tau."""
+    """Second moment; for a matrix of `dana_muon` of its rows or columns."""
     tau: Any
     """Activity estimate of the star members; None for the others."""
 
@@ -222,26 +235,23 @@ def dana_muon(
     *,
     delta: float = 8.0,
     kappa: float = 0.85,
-    eps: float = 1e-8,
-    clipsnr: float | None = 2.0,
+    eps: float = 1e-10,
     matched_rms: float = 0.2,
-    aux_lr_factor: float | None = None,
+    aux_lr_factor: float = 1.0,
     weight_decay: float = 0.0,
-    wd_ts: float | None = None,
     omega: float | None = None,
     horizon: float | None = None,
     peak_lr: float | None = None,
     matrices: Any = None,
 ) -> optax.GradientTransformation:
-    """`danalab.optim.DanaMuon`: orthogonalised matrices, `dana_star_mk4` for all other parameters.
+    """`danalab.optim.DanaMuon`: orthogonalised matrices, AdamW with rates of its kind for all others.
 
-    As of the class, matrices and heads decay, embeddings and vectors do not; the decay is multiplied by the
-    learning rate, and omega gives omega / (lr horizon).
+    As of the class, matrices alone decay; the decay is multiplied by the learning rate, and omega gives
+    omega / (lr horizon).
 
     Args:
         learning_rate: a number, or a schedule of the 0-based step.
-        aux_lr_factor: learning rate of parameters that are not matrices, in units of lr; None: 0.0625 for
-            vectors and 0.25 for others.
+        aux_lr_factor: learning rate of parameters that are not matrices, in units of the usual one.
         peak_lr: the schedule's peak; required for a schedule with omega.
         matrices: tree of booleans, or a function of the parameters that gives one: which parameters are
             matrices, or stacks [..., rows, columns] of them. None: by paths and shapes.
@@ -252,34 +262,21 @@ def dana_muon(
             raise UserError("omega needs horizon, and with a learning-rate schedule peak_lr")
         decay: Any = omega / (rate * horizon)
         weight_decay = min(decay, 1.0) if isinstance(decay, Real) else jnp.minimum(decay, 1.0)  # pyright: ignore
-        wd_ts = horizon
-    rule = {"delta": delta, "kappa": kappa, "eps": eps, "clipsnr": clipsnr}
-    others = {
-        "matched_rms": matched_rms,
-        "aux_lr_factor": aux_lr_factor,
-        "weight_decay": weight_decay,
-        "wd_ts": wd_ts,
-        "learning_rate": learning_rate,
-    }
-    _check({**rule, **others})
+    rule = {"delta": delta, "kappa": kappa, "matched_rms": matched_rms}
+    others = {"eps": eps, "aux_lr_factor": aux_lr_factor, "weight_decay": weight_decay}
+    _check({**rule, **others, "learning_rate": learning_rate})
 
     def step(p: Any, g: Any, state: Moments, t: Any, lr: Any, kind: str, shape: Any) -> tuple[Any, Moments]:
-        decays = 0.0 if kind in ("embedding", "vector") else weight_decay
         if shape is not None:
-            direction, m = muon_step(
-                g.reshape(shape), state.m.reshape(shape), t, delta=delta, kappa=kappa, matched_rms=matched_rms
-            )
-            return p * (1 - lr * decays) - lr * direction.reshape(p.shape), state._replace(
-                m=m.reshape(p.shape)
-            )
-        usual = 0.0625 if kind == "vector" else 0.25
-        own = lr * (usual if aux_lr_factor is None else aux_lr_factor)
-        direction, state = dana_step(g, state, t, **_clip(rule))
-        falling = decays if wd_ts is None else decays / (1 + t / wd_ts)
-        return p * (1 - own * falling) - own * direction, state
+            direction, m, v = muon_step(g.reshape(shape), state.m.reshape(shape), state.v, t, **rule)
+            moved = p * (1 - lr * weight_decay) - lr * direction.reshape(p.shape)
+            return moved, Moments(m.reshape(p.shape), v, None)
+        usual = DanaMuon.rest.get(kind, DanaMuon.rest[""])
+        direction, state = adam_step(g, state, t, usual["betas"], eps)
+        return p - usual["lr"] * aux_lr_factor * lr * direction, state
 
     return _transformation(
-        learning_rate, step, with_tau=True, matrices="kinds" if matrices is None else matrices
+        learning_rate, step, with_tau=False, matrices="kinds" if matrices is None else matrices
     )
 
 
@@ -368,10 +365,11 @@ def _transformation(
         leaves, tree = jax.tree.flatten(params)
         moments = []
         for p, (_, shape) in zip(map(jnp.asarray, leaves), facts(params, tree), strict=True):
-            own = zero_moments(
-                p.shape if shape is None else (), _wide(p), with_tau
-            )  # a matrix has a first moment only
-            moments.append(own._replace(m=jnp.zeros(p.shape, _wide(p))))
+            own = zero_moments(p.shape, _wide(p), with_tau)
+            if shape is not None:
+                matrix = own.m.reshape(shape)
+                own = own._replace(v=matrix.sum(reduced(matrix.shape), keepdims=True))
+            moments.append(own)
         m, v = (tree.unflatten([getattr(own, name) for own in moments]) for name in ("m", "v"))
         tau = tree.unflatten([own.tau for own in moments]) if with_tau else None
         counts = tree.unflatten([jnp.zeros((), jnp.int32) for _ in leaves])
