@@ -333,7 +333,7 @@ MUON = Arm(
     "recipe",
     {
         "lr": 0.016,
-        "aux_style": "adamw",
+        "rest": "adamw",
         "aux_scale": 1.0,
         "momentum": 0.95,
         "normalise": "normuon",
@@ -381,8 +381,9 @@ STEPS_APART: dict[str, Arm] = {
 }
 
 # ---- 2. the recipe ----
-_DANA = {"lr": 0.032, "aux_style": "dana", "aux_scale": 1.0, "momentum": None, "omega": 4.0, **COMMON}
+_STAR = {"lr": 0.032, "rest": "star", "aux_scale": 1.0, "momentum": None, "omega": 4.0, **COMMON}
 _NANO = {**NANOCHAT, "lr": 0.02, "aux_scale": 1.0, **COMMON}
+_MUON = {**_STAR, "rest": "adamw", "omega": None, "decay": 0.1, "momentum": 0.95, "lr": 0.016}
 _TWO: dict[str, Dial] = {"lr": ("log", 0.01, 0.1), "aux_scale": ("log", 0.3, 3.0)}
 
 
@@ -391,33 +392,19 @@ def _arm(base: Settings, **changes: Any) -> Arm:
 
 
 RECIPES: dict[str, Arm] = {
-    "DanaMuon": _arm(_DANA),
-    "DanaMuon, NorMuon's second moment": _arm(_DANA, normalise="normuon"),
-    "DanaMuon, NorMuon and nanochat's rest": _arm(_DANA, normalise="normuon", aux_style="nanochat"),
+    "log-time Muon + Dana-Star-MK4 (DanaMuon before)": _arm(_STAR),
+    "the same, NorMuon's second moment": _arm(_STAR, normalise="normuon"),
+    "the same, NorMuon and nanochat's rest": _arm(_STAR, normalise="normuon", rest="nanochat"),
+    "the same at fixed ratios (DanaMuon)": _arm(_STAR, normalise="normuon", rest="ratios", lr=0.064),
     "nanochat": _arm(_NANO),
-    "DanaMuon, NorMuon and nanochat's rest at fixed ratios": _arm(
-        _DANA, normalise="normuon", aux_style="ratios", lr=0.064
-    ),
-    "DanaMuon, NorMuon and nanochat's rates": _arm(
-        _DANA, normalise="normuon", aux_style="dana-kinds", aux_scale=0.25
-    ),
-    "DanaMuon, nanochat's rates and betas for the rest": _arm(_DANA, aux_style="nanochat"),
-    "DanaMuon, all of nanochat's but momentum": _arm({**_NANO, "lr": 0.02}, momentum=None),
+    "log-time Muon + nanochat's rest": _arm(_STAR, rest="nanochat"),
+    "nanochat, log-time momentum": _arm({**_NANO, "lr": 0.02}, momentum=None),
     "nanochat, momentum 0.8": _arm(_NANO, momentum=0.8),
     "nanochat, log-time momentum without damped Nesterov": _arm(_NANO, momentum=None, kappa=1.0),
-    "DanaMuon, rows equilibrated before": _arm(_DANA, equilibrate=True),
-    "DanaMuon, cautious decay": _arm(_DANA, cautious=True),
-    "DanaMuon, half the decay": _arm(_DANA, omega=2.0),
-    "DanaMuon, Polar Express": _arm(_DANA, polar=True),
-    "NorMuon + AdamW": _arm(
-        {**_DANA, "omega": None, "decay": 0.1, "momentum": 0.95},
-        normalise="normuon",
-        aux_style="adamw",
-        lr=0.016,
-    ),
-    "Muon + AdamW": _arm(
-        {**_DANA, "omega": None, "decay": 0.1, "momentum": 0.95}, aux_style="adamw", lr=0.016
-    ),
+    "the first, rows equilibrated": _arm(_STAR, equilibrate=True),
+    "the first, cautious decay": _arm(_STAR, cautious=True),
+    "NorMuon + AdamW": _arm(_MUON, normalise="normuon"),
+    "Muon + AdamW": _arm(_MUON),
 }
 
 

@@ -82,12 +82,7 @@ class Recipe(torch.optim.Optimizer):
 
     @staticmethod
     def _apply(p: Tensor, u: Tensor, group: Settings) -> None:
-        if group["omega"] is not None and group["falling"]:
-            strength = group["lr"] / group["peak"] * group["omega"] / (group["steps"] / 10 + group["t"])
-        elif group["omega"] is not None:  # as DanaMuon has it
-            strength = group["lr"] * min(group["omega"] / (group["peak"] * group["steps"]), 1.0)
-        else:
-            strength = group["lr"] * group["decay"]
+        strength = group["lr"] * group["decay"]
         if strength:
             p.sub_(strength * (p * (p * u >= 0) if group["cautious"] else p))
         p.sub_(group["lr"] * u)
@@ -98,9 +93,7 @@ class Recipe(torch.optim.Optimizer):
         m, v = state.setdefault("m", torch.zeros_like(p)), state.setdefault("v", torch.zeros_like(p))
         m.lerp_(g, 1 - beta1)
         v.lerp_(g * g, 1 - beta2)
-        Recipe._apply(
-            p, m / (1 - beta1**t) / ((v / (1 - beta2**t)).sqrt() + group["eps"]), {**group, "decay": 0.0}
-        )
+        Recipe._apply(p, m / (1 - beta1**t) / ((v / (1 - beta2**t)).sqrt() + group["eps"]), group)
 
     @staticmethod
     def _dana(p: Tensor, g: Tensor, state: dict[str, Tensor], group: Settings) -> None:
@@ -116,7 +109,8 @@ class Recipe(torch.optim.Optimizer):
         n = q.sqrt() / r
         u = m.abs() * n
         long = ((tau * t).clamp_min(1.0) ** (1 - kappa) * u / q).clamp_max(2.0)
-        Recipe._apply(p, n * g + m.sign() * (q * long + u), {**group, "decay": 0.0})
+        falling = group["decay"] / (1 + t / group["steps"])
+        Recipe._apply(p, n * g + m.sign() * (q * long + u), {**group, "decay": falling})
 
 
 MATRIX = {
@@ -133,33 +127,31 @@ MATRIX |= {
     "scale": "rms",
     "cautious": False,
     "decay": 0.1,
-    "omega": None,
-    "falling": False,
 }
 
 
 def kinds(model: nn.Module) -> dict[str, list[Tensor]]:
-    found: dict[str, list[Tensor]] = {"embedding": [], "head": [], "matrix": [], "vector": []}
-    seen: set[int] = set()
+    """Parameters by kind; `tied` is an embedding that is the head, too."""
+    found: dict[str, list[Tensor]] = {"embedding": [], "head": [], "tied": [], "matrix": [], "vector": []}
+    named = dict(model.named_modules())
+    tables = {id(module.weight) for module in named.values() if isinstance(module, nn.Embedding)}
     heads = {
         id(module.weight)
-        for name, module in model.named_modules()
-        if name.rpartition(".")[2] in ("head", "lm_head") and hasattr(module, "weight")
+        for name, module in named.items()
+        if name.rpartition(".")[2] in ("head", "lm_head") and isinstance(module, nn.Linear)
     }
-    for module in model.modules():
-        for p in module.parameters(recurse=False):
-            if id(p) not in seen:
-                seen.add(id(p))
-                kind = (
-                    "vector"
-                    if p.ndim < 2
-                    else "head"
-                    if id(p) in heads
-                    else "embedding"
-                    if isinstance(module, nn.Embedding)
-                    else "matrix"
-                )
-                found[kind].append(p)
+    for p in model.parameters():
+        found[
+            "vector"
+            if p.ndim < 2
+            else "tied"
+            if id(p) in tables & heads
+            else "head"
+            if id(p) in heads
+            else "embedding"
+            if id(p) in tables
+            else "matrix"
+        ].append(p)
     return found
 
 
@@ -169,40 +161,46 @@ def recipe(
     steps: int,
     *,
     aux_scale: float = 1.0,
-    aux_style: str = "dana",
+    rest: str = "ratios",
+    omega: float | None = None,
     **settings: Any,
 ) -> torch.optim.Optimizer:
-    """aux_style: dana (Dana-Star-MK4, DanaMuon's ratios), dana-kinds (the same at nanochat's rates), nanochat or adamw
-    (AdamW, absolute rates), ratios (nanochat's, with rates in units of that of matrices)."""
-    width = min(max(p.shape) if p.ndim else 1 for p in kinds(model)["matrix"])
+    """rest: star (Dana-Star-MK4 as in DanaMuon once), adamw (one absolute rate), nanochat (absolute rates by
+    kind and width) or ratios (nanochat's in units of that of matrices: DanaMuon). omega: matrices decay by
+    omega over the run, and under star heads, too."""
+    width = min(max(p.shape) for p in kinds(model)["matrix"])
     wide = (width / 768) ** -0.5
-    common = {**MATRIX, "t": 0, "steps": steps, "aux": "adamw", "eps": 1e-8, **settings}
+    common = {**MATRIX, "t": 0, "steps": steps, "eps": 1e-10, **settings}
+    if omega is not None:
+        common["decay"] = min(omega / (lr * steps), 1.0)
     groups = []
     for kind, params in kinds(model).items():
-        group = {**common, "params": params, "kind": kind, "lr": lr}
+        group = {**common, "params": params, "kind": kind, "lr": lr, "aux": "adamw"}
         if kind != "matrix":
-            if aux_style == "dana":
-                group |= {"aux": "dana", "lr": lr * aux_scale * FACTORS[kind]}
-            elif aux_style == "adamw":
-                group |= {"lr": 0.004 * aux_scale, "betas": (0.9, 0.99), "omega": None}
+            group["betas"] = BETAS[kind]
+            decay = group["decay"] if rest == "star" and kind == "head" else 0.0
+            if rest == "star":
+                group |= {"aux": "dana", "lr": lr * aux_scale * STAR[kind]}
+            elif rest == "adamw":
+                group |= {"lr": 0.004 * aux_scale, "betas": (0.9, 0.99), "eps": 1e-8}
+            elif rest == "nanochat":
+                group["lr"] = NANOCHAT_RATES[kind] * aux_scale * (1.0 if kind == "vector" else wide)
             else:
-                rate = {"embedding": 0.2 * wide, "head": 0.004 * wide, "vector": 0.01}[kind]
-                rate = lr * RATIOS[kind] if aux_style == "ratios" else rate
-                aux = "dana" if aux_style == "dana-kinds" else "adamw"
-                betas = {"embedding": (0.8, 0.995), "head": (0.8, 0.96), "vector": (0.8, 0.95)}[kind]
-                group |= {"lr": rate * aux_scale, "betas": betas, "eps": 1e-10, "omega": None, "aux": aux}
-        group["peak"] = group["lr"]
+                group["lr"] = lr * RATIOS[kind] * aux_scale
+            group["decay"] = decay
         groups.append(group)
     return Recipe([group for group in groups if group["params"]], {})
 
 
-RATIOS = {"embedding": 6.0, "head": 0.125, "vector": 0.1}
-FACTORS = {"embedding": 0.25, "head": 0.25, "vector": 0.0625}
-"""Rates of the kinds relative to that of matrices: DanaMuon's."""
+BETAS = {"embedding": (0.8, 0.995), "tied": (0.8, 0.96), "head": (0.8, 0.96), "vector": (0.8, 0.95)}
+NANOCHAT_RATES = {"embedding": 0.2, "tied": 0.2, "head": 0.004, "vector": 0.01}
+RATIOS = {"embedding": 6.0, "tied": 2.0, "head": 0.125, "vector": 0.1}
+STAR = {"embedding": 0.25, "tied": 0.25, "head": 0.25, "vector": 0.0625}
+"""Rates of the kinds in units of that of matrices."""
 
 
 NANOCHAT: Settings = {
-    "aux_style": "nanochat",
+    "rest": "nanochat",
     "momentum": 0.95,
     "equilibrate": True,
     "polar": True,
