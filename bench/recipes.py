@@ -392,10 +392,10 @@ def _arm(base: Settings, **changes: Any) -> Arm:
 
 
 RECIPES: dict[str, Arm] = {
-    "log-time Muon + Dana-Star-MK4 (DanaMuon before)": _arm(_STAR),
-    "the same, NorMuon's second moment": _arm(_STAR, normalise="normuon"),
+    "log-time Muon + Dana-Star-MK4": _arm(_STAR),
+    "the same, NorMuon's second moment (DanaMuon)": _arm(_STAR, normalise="normuon"),
     "the same, NorMuon and nanochat's rest": _arm(_STAR, normalise="normuon", rest="nanochat"),
-    "the same at fixed ratios (DanaMuon)": _arm(_STAR, normalise="normuon", rest="ratios", lr=0.064),
+    "the same at fixed ratios": _arm(_STAR, normalise="normuon", rest="ratios", lr=0.064),
     "nanochat": _arm(_NANO),
     "log-time Muon + nanochat's rest": _arm(_STAR, rest="nanochat"),
     "nanochat, log-time momentum": _arm({**_NANO, "lr": 0.02}, momentum=None),

@@ -165,9 +165,9 @@ def recipe(
     omega: float | None = None,
     **settings: Any,
 ) -> torch.optim.Optimizer:
-    """rest: star (Dana-Star-MK4 as in DanaMuon once), adamw (one absolute rate), nanochat (absolute rates by
-    kind and width) or ratios (nanochat's in units of that of matrices: DanaMuon). omega: matrices decay by
-    omega over the run, and under star heads, too."""
+    """rest: star (Dana-Star-MK4, as in DanaMuon), adamw (one absolute rate), nanochat (absolute rates by kind and
+    width) or ratios (nanochat's in units of that of matrices). omega: matrices decay by omega over the run, and
+    under star heads, too."""
     width = min(max(p.shape) for p in kinds(model)["matrix"])
     wide = (width / 768) ** -0.5
     common = {**MATRIX, "t": 0, "steps": steps, "eps": 1e-10, **settings}

@@ -117,12 +117,13 @@ FACTS: dict[str, Facts] = {
     "d-muon": Facts(orthogonalises=True, state_words=1.3, color="#8B4513", marker="h"),
     "dana-muon": Facts(
         orthogonalises=True,
-        state_words=1.3,
-        rate=Relative("d-muon", 5.0, "its best rate on two small models is 0.08, and 0.016 is D-Muon's"),
+        decay_falls=True,
+        state_words=1.5,
+        rate=Relative("d-muon", 2.0, "its best rates at 58k and 105k parameters are twice that"),
         color="#c2187a",
         marker="*",
         horizon=(-0.21, -0.41, 0.0),
-        rates=(0.04, 0.08, 0.16),
+        rates=(0.032, 0.064, 0.128),
     ),
     "manau": Facts(
         orthogonalises=True,

@@ -36,7 +36,7 @@ from danalab.tables import lookup
 
 KIND_OF_ROLE = {
     "embedding": "embedding",
-    "tied": "tied",
+    "tied": "embedding",
     "linear": "matrix",
     "residual": "matrix",
     "expert": "experts",

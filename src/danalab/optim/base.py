@@ -355,6 +355,7 @@ _MAY_BE_NONE = (
     "clipsnr",
     "alpha_warmup",
     "beta3_warmup",
+    "aux_lr_factor",
     "matched_rms",
 )
 

@@ -1,7 +1,6 @@
 """Parameter groups of a model by what its parameters are: ordinary groups, which a caller can print and edit.
 
-    embedding   a table: nn.Embedding
-    tied        a table that is the weight of the head, too
+    embedding   a table: nn.Embedding, or a weight that is shared with one
     vector      a norm's or any other parameter with fewer than two dimensions
     matrix      a linear layer's or a convolution's weight
     experts     a stack of matrices [experts, rows, columns]
@@ -18,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-KINDS = ("matrix", "experts", "router", "head", "tied", "embedding", "vector")
+KINDS = ("matrix", "experts", "router", "head", "embedding", "vector")
 DECAYED = ("matrix", "experts", "router", "head")
 ORTHOGONALISED = ("matrix", "experts")
 
@@ -34,8 +33,7 @@ def parameter_kinds(model: nn.Module) -> dict[str, str]:
     declared: Any = declare() if callable(declare) else {}
     modules = dict(model.named_modules())
     tables = [module for module in modules.values() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
-    embeddings = {id(table.weight) for table in tables}
-    linear = {id(module.weight) for module in modules.values() if isinstance(module, nn.Linear)}
+    shared = {id(table.weight) for table in tables}
     vocabularies = {table.num_embeddings for table in tables}
     vocabularies -= {module.in_features for module in modules.values() if isinstance(module, nn.Linear)}
     kinds: dict[str, str] = {}
@@ -48,8 +46,8 @@ def parameter_kinds(model: nn.Module) -> dict[str, str]:
             kinds[name] = declared[name]
         elif p.ndim < 2 or _NORM.search(type(owner).__name__):
             kinds[name] = "vector"
-        elif id(p) in embeddings:
-            kinds[name] = "tied" if id(p) in linear else "embedding"
+        elif id(p) in shared:
+            kinds[name] = "embedding"
         elif isinstance(owner, nn.Linear) and own == "weight":
             is_head = owner.out_features in vocabularies or _HEAD.search(path.lower())
             kinds[name] = "router" if "router" in path else "head" if is_head else "matrix"

@@ -7,7 +7,7 @@
 | Muon     | B <- momentum B + g,  weight = momentum          | sqrt(max(1, rows / columns))           | AdamW         |
 | DMuon    | the same; without nesterov X = B                 | matched_rms sqrt(max(rows, columns))   | AdamW         |
 | Manau    | as DMuon, or with dana_momentum as DanaMuon      | matched_rms sqrt(max(rows, columns))   | DanaStarMK4   |
-| DanaMuon | B <- B + a (g - B),  weight = t^(1-kappa)        | matched_rms sqrt(max(rows, columns))   | AdamW by kind |
+| DanaMuon | B <- B + a (g - B),  weight = t^(1-kappa)        | matched_rms sqrt(max(rows, columns))   | DanaStarMK4   |
 
 O is the orthogonalisation of newton_schulz.py, a = delta / (delta + t). The decay is multiplied by the
 learning rate. A model becomes a group for each kind of parameters (groups.py); a group of another kind than
@@ -77,7 +77,7 @@ def normalised(o: Tensor, how: str | None) -> Tensor:
 def normuon(o: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """O [..., rows, columns] divided by the roots of the new second moments v, norm kept; and these.
 
-    v has one entry for each row of a tall matrix and for each column of a wide one; the other side of O is
+    v has an entry for each row of a tall matrix and for each column of a wide one: the other side of O is
     even already.
     """
     dim = reduced(o.shape)
@@ -152,7 +152,7 @@ class Hybrid(Optimizer):
         wd_ts: time scale on which that of other parameters falls [steps]; none = constant.
         omega: in place of weight_decay: omega / (lr horizon), at most 1.
         horizon: length of the run, with omega [steps]; where the decay falls it is wd_ts, too.
-        aux_lr_factor: learning rate of other parameters, in units of lr (DanaMuon: of the usual one of the kind).
+        aux_lr_factor: learning rate of other parameters, in units of lr; none = one for each kind.
         normalise: equal norms of rows or columns of O, or normuon = by second moments; none = neither.
         cautious_decay: decay only coordinates of matrices that the step moves towards zero.
         ns_method: newton-schulz or polar-express.
@@ -160,8 +160,8 @@ class Hybrid(Optimizer):
     """
 
     other_rule: ClassVar[Rule] = ADAM
-    rest: ClassVar[Mapping[str, Group]] = {"": {"lr": 1.0}}
-    """Kind -> settings of its groups, lr in units of aux_lr_factor times that of matrices; "": all others."""
+    aux_factors: ClassVar[Mapping[str, float]] = {}
+    """Kind -> its learning rate in units of the matrices', where aux_lr_factor is None; "": all others."""
     falls: ClassVar[bool] = False
     """With omega the decay of other parameters falls, with the horizon as its time scale."""
 
@@ -182,10 +182,11 @@ class Hybrid(Optimizer):
     def add_param_group(self, param_group: Group) -> None:
         """Add parameters; a group without `kind` is split by names and shapes."""
         for part in split_group(param_group):
-            if part["kind"] not in ORTHOGONALISED:
-                usual = self.rest.get(part["kind"], self.rest[""])
-                lr = usual["lr"] * self._settings["aux_lr_factor"] * float(self._settings["lr"])
-                part = {**usual, "lr": lr, **part}
+            if part["kind"] not in ORTHOGONALISED and "lr" not in param_group:
+                factor = self._settings["aux_lr_factor"]
+                if factor is None:
+                    factor = self.aux_factors.get(part["kind"], self.aux_factors[""])
+                part["lr"] = factor * float(self._settings["lr"])
             super().add_param_group(part)
 
     def check(self, group: Mapping[str, Any]) -> None:
@@ -363,51 +364,50 @@ class DMuon(Hybrid):
 
 
 class DanaMuon(Hybrid):
-    """Orthogonalised matrices with momentum in logarithmic time and normuon; AdamW for all others.
+    """Orthogonalised matrices with momentum in logarithmic time and normuon; DanaStarMK4 for all others.
 
-    Matrices alone decay. Others have rates of their kind, the factors of `rest` times aux_lr_factor times lr.
-    Arguments as in `Hybrid`.
+    Decay of the latter falls, too: p <- p (1 - lr weight_decay / (1 + t / wd_ts)). Arguments as in `Hybrid`;
+    without aux_lr_factor the learning rate is 0.0625 lr for vectors and 0.25 lr for others.
     """
 
-    # Betas and ratios of Karpathy's nanochat, at width 100; notes/recipes.md.
-    rest: ClassVar[Mapping[str, Group]] = {
-        "embedding": {"lr": 6.0, "betas": (0.8, 0.995), "weight_decay": 0.0},
-        "tied": {"lr": 2.0, "betas": (0.8, 0.96), "weight_decay": 0.0},
-        "head": {"lr": 0.125, "betas": (0.8, 0.96), "weight_decay": 0.0},
-        "": {"lr": 0.1, "betas": (0.8, 0.95), "weight_decay": 0.0},
-    }
+    other_rule = DANA_STAR
+    # A step of the Dana family is several times as long as its rate; gradients of vectors rarely agree.
+    aux_factors: ClassVar[Mapping[str, float]] = {"vector": 0.0625, "": 0.25}
+    falls = True
 
     def __init__(
         self,
         params: Any,
-        lr: float = 0.08,
+        lr: float = 0.064,
         *,
         delta: float = 8.0,
         kappa: float = 0.85,
-        eps: float = 1e-10,
+        clipsnr: float | None = 2.0,
+        eps: float = 1e-8,
         matched_rms: float = 0.2,
         weight_decay: float = 0.0,
+        wd_ts: float | None = None,
         omega: float | None = None,
         horizon: float | None = None,
-        aux_lr_factor: float = 1.0,
+        aux_lr_factor: float | None = None,
         normalise: str | None = "normuon",
         cautious_decay: bool = False,
-        fused: bool | None = None,
     ):
         super().__init__(
             params,
             lr=lr,
             delta=delta,
             kappa=kappa,
+            clipsnr=clipsnr,
             eps=eps,
             matched_rms=matched_rms,
             weight_decay=weight_decay,
+            wd_ts=wd_ts,
             omega=omega,
             horizon=horizon,
             aux_lr_factor=aux_lr_factor,
             normalise=normalise,
             cautious_decay=cautious_decay,
-            fused=fused,
             dana_momentum=True,
         )
 

@@ -27,7 +27,7 @@ except ImportError as error:
 from .base import FREE_WD_TS, RANGES
 from .dana import LogTimeOptimizer
 from .groups import ORTHOGONALISED, kind_by_name
-from .muon import NORMUON_BETA, DanaMuon, reduced
+from .muon import NORMUON_BETA, reduced
 
 ScalarOrSchedule = float | jax.Array | Callable[[Any], Any]
 """A learning rate, or a function of the 0-based number of the step."""
@@ -98,14 +98,6 @@ def muon_step(
     return matched_rms * max(g.shape[-2:]) ** 0.5 * scaled * (norms[0] / jnp.maximum(norms[1], 1e-30)), m, v
 
 
-def adam_step(g: jax.Array, state: Moments, t: Any, betas: Any, eps: Any) -> tuple[jax.Array, Moments]:
-    """AdamW's update before the learning rate, and the new state."""
-    m = state.m + (1 - betas[0]) * (g - state.m)
-    v = state.v + (1 - betas[1]) * (g**2 - state.v)
-    root = (jnp.sqrt(v) + eps) / jnp.sqrt(1 - betas[1] ** t)
-    return m / (1 - betas[0] ** t) / root, Moments(m, v, None)
-
-
 def orthogonalize(x: jax.Array) -> jax.Array:
     """Approximately U V^T of each matrix U S V^T, by five steps of Newton-Schulz."""
     if x.shape[-2] > x.shape[-1]:
@@ -130,7 +122,7 @@ class DanaState(NamedTuple):
     m: Any
     """First moment, float32 (float64 for float64 parameters)."""
     v: Any
-    """Second moment; for a matrix of `dana_muon` of its rows or columns."""
+    """Second moment; for a matrix of `dana_muon` of its rows or columns, and tau is not used."""
     tau: Any
     """Activity estimate of the star members; None for the others."""
 
@@ -235,23 +227,26 @@ def dana_muon(
     *,
     delta: float = 8.0,
     kappa: float = 0.85,
-    eps: float = 1e-10,
+    eps: float = 1e-8,
+    clipsnr: float | None = 2.0,
     matched_rms: float = 0.2,
-    aux_lr_factor: float = 1.0,
+    aux_lr_factor: float | None = None,
     weight_decay: float = 0.0,
+    wd_ts: float | None = None,
     omega: float | None = None,
     horizon: float | None = None,
     peak_lr: float | None = None,
     matrices: Any = None,
 ) -> optax.GradientTransformation:
-    """`danalab.optim.DanaMuon`: orthogonalised matrices, AdamW with rates of its kind for all others.
+    """`danalab.optim.DanaMuon`: orthogonalised matrices, `dana_star_mk4` for all other parameters.
 
-    As of the class, matrices alone decay; the decay is multiplied by the learning rate, and omega gives
-    omega / (lr horizon).
+    As of the class, matrices and heads decay, embeddings and vectors do not; the decay is multiplied by the
+    learning rate, and omega gives omega / (lr horizon).
 
     Args:
         learning_rate: a number, or a schedule of the 0-based step.
-        aux_lr_factor: learning rate of parameters that are not matrices, in units of the usual one.
+        aux_lr_factor: learning rate of parameters that are not matrices, in units of lr; None: 0.0625 for
+            vectors and 0.25 for others.
         peak_lr: the schedule's peak; required for a schedule with omega.
         matrices: tree of booleans, or a function of the parameters that gives one: which parameters are
             matrices, or stacks [..., rows, columns] of them. None: by paths and shapes.
@@ -262,21 +257,32 @@ def dana_muon(
             raise UserError("omega needs horizon, and with a learning-rate schedule peak_lr")
         decay: Any = omega / (rate * horizon)
         weight_decay = min(decay, 1.0) if isinstance(decay, Real) else jnp.minimum(decay, 1.0)  # pyright: ignore
-    rule = {"delta": delta, "kappa": kappa, "matched_rms": matched_rms}
-    others = {"eps": eps, "aux_lr_factor": aux_lr_factor, "weight_decay": weight_decay}
-    _check({**rule, **others, "learning_rate": learning_rate})
+        wd_ts = horizon
+    rule = {"delta": delta, "kappa": kappa, "eps": eps, "clipsnr": clipsnr}
+    others = {
+        "matched_rms": matched_rms,
+        "aux_lr_factor": aux_lr_factor,
+        "weight_decay": weight_decay,
+        "wd_ts": wd_ts,
+        "learning_rate": learning_rate,
+    }
+    _check({**rule, **others})
 
     def step(p: Any, g: Any, state: Moments, t: Any, lr: Any, kind: str, shape: Any) -> tuple[Any, Moments]:
+        decays = 0.0 if kind in ("embedding", "vector") else weight_decay
         if shape is not None:
-            direction, m, v = muon_step(g.reshape(shape), state.m.reshape(shape), state.v, t, **rule)
-            moved = p * (1 - lr * weight_decay) - lr * direction.reshape(p.shape)
-            return moved, Moments(m.reshape(p.shape), v, None)
-        usual = DanaMuon.rest.get(kind, DanaMuon.rest[""])
-        direction, state = adam_step(g, state, t, usual["betas"], eps)
-        return p - usual["lr"] * aux_lr_factor * lr * direction, state
+            matrix = {"delta": delta, "kappa": kappa, "matched_rms": matched_rms}
+            direction, m, v = muon_step(g.reshape(shape), state.m.reshape(shape), state.v, t, **matrix)
+            moved = p * (1 - lr * decays) - lr * direction.reshape(p.shape)
+            return moved, state._replace(m=m.reshape(p.shape), v=v)
+        usual = 0.0625 if kind == "vector" else 0.25
+        own = lr * (usual if aux_lr_factor is None else aux_lr_factor)
+        direction, state = dana_step(g, state, t, **_clip(rule))
+        falling = decays if wd_ts is None else decays / (1 + t / wd_ts)
+        return p * (1 - own * falling) - own * direction, state
 
     return _transformation(
-        learning_rate, step, with_tau=False, matrices="kinds" if matrices is None else matrices
+        learning_rate, step, with_tau=True, matrices="kinds" if matrices is None else matrices
     )
 
 
@@ -368,7 +374,7 @@ def _transformation(
             own = zero_moments(p.shape, _wide(p), with_tau)
             if shape is not None:
                 matrix = own.m.reshape(shape)
-                own = own._replace(v=matrix.sum(reduced(matrix.shape), keepdims=True))
+                own = own._replace(v=matrix.sum(reduced(matrix.shape), keepdims=True), tau=own.m.sum())
             moments.append(own)
         m, v = (tree.unflatten([getattr(own, name) for own in moments]) for name in ("m", "v"))
         tau = tree.unflatten([own.tau for own in moments]) if with_tau else None
