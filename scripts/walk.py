@@ -1,6 +1,8 @@
 """Count the files that a value passes: --lr to the optimizer's step, a YAML file to a built model.
 
-A file counts if a function of it has the value in a variable, alone or in a dict or list, or is on the last call stack.
+A file handles the value if one of its functions has it in a variable, alone or in a dict, list or tuple, until the
+value is where it is used: in the optimizer, in a layer. A file hands it on if it is on the call stack then, with the
+record of the run. Copies that go elsewhere, to config.json or the log, do not count.
 """
 
 import contextlib
@@ -24,29 +26,41 @@ def holds(thing: Any, value: float) -> bool:
     return isinstance(thing, int | float | str) and str(thing).rpartition("=")[2] == str(value)
 
 
-def walk(words: list[str], value: float, room: str, last: str) -> list[str]:
-    """The files in the order in which the value comes to them, until the function `last` of the `room` is called."""
-    files: dict[str, None] = {}
+def walk(words: list[str], value: float, arrives: str, used: str) -> tuple[list[str], list[str]]:
+    """(files that handle the value until `arrives` returns, further files on the call stack when `used` is called).
+
+    Both are FILE:FUNCTION; a function is meant when it has the value.
+    """
+    handling: dict[str, None] = {}
+    stack: dict[str, None] = {}
+    has_arrived = False
 
     def look(frame: FrameType | None, event: str, _: object) -> None:
+        nonlocal has_arrived
         assert frame is not None
-        name = frame.f_code.co_filename
-        if event not in ("call", "return") or not name.startswith(SOURCE):
+        if event not in ("call", "return") or not frame.f_code.co_filename.startswith(SOURCE):
             return
-        if name not in files and any(holds(each, value) for each in [*frame.f_locals.values()]):
-            files[name] = None
-        if event == "call" and frame.f_code.co_name == last and name.startswith(f"{SOURCE}/{room}/"):
+        name = frame.f_code.co_filename.removeprefix(f"{SOURCE}/")
+        here, has_it = (
+            f"{name}:{frame.f_code.co_name}",
+            any(holds(each, value) for each in [*frame.f_locals.values()]),
+        )
+        if has_it and not has_arrived:
+            handling[name] = None
+        if here == used and event == "call" and (has_it or has_arrived):
             sys.setprofile(None)
             while frame is not None:
-                if frame.f_code.co_filename.startswith(SOURCE):
-                    files[frame.f_code.co_filename] = None
+                stack[frame.f_code.co_filename] = None
                 frame = frame.f_back
+        has_arrived |= here == arrives and has_it and event == "return"
 
     with contextlib.redirect_stderr(io.StringIO()):
         sys.setprofile(look)
         code = app.main(words)
         sys.setprofile(None)
-    return [name.removeprefix(f"{SOURCE}/") for name in files] if code == 0 else [f"exit code {code}"]
+    assert code == 0
+    own = [name.removeprefix(f"{SOURCE}/") for name in stack if name.startswith(SOURCE)]
+    return list(handling), [name for name in own if name not in handling]
 
 
 if __name__ == "__main__":
@@ -54,7 +68,10 @@ if __name__ == "__main__":
         Path(folder, "text.txt").write_text("the cat sat on the mat\n" * 3000)
         Path(folder, "run.yaml").write_text("mlp_dim: 52\n")
         train = ["train", *MODEL.split(), "--data", f"{folder}/text.txt", "--tokenizer", "bytes", "--run-dir"]
-        step = walk([*train, f"{folder}/a", "--lr", "0.00137"], 0.00137, "optim", "step")
-        built = walk([*train, f"{folder}/b", "--config", f"{folder}/run.yaml"], 52, "models", "initialise")
-        for title, files in (("--lr to the step", step), ("YAML to a built model", built)):
-            print(f"{title}: {len(files)} files", *files, sep="\n  ")
+        lr = [*train, f"{folder}/a", "--lr", "0.00137"]
+        step = walk(lr, 0.00137, "optim/build.py:build_optimizer", "optim/base.py:step")
+        layer = "models/layers/basic.py:__init__"
+        built = walk([*train, f"{folder}/b", "--config", f"{folder}/run.yaml"], 52, layer, layer)
+        for title, (handling, handing_on) in (("--lr to the step", step), ("YAML to a built model", built)):
+            print(f"{title}: {len(handling)} files handle it", *handling, sep="\n  ")
+            print(f"and {len(handing_on)} hand on the record with it", *handing_on, sep="\n  ")

@@ -19,10 +19,10 @@ import torch
 from danalab.data import open_dataset
 from danalab.hardware import peak_flops
 from danalab.scaling import dimensions
-from danalab.train.build import build_trainer
-from danalab.train.config.fields import Dtype
+from danalab.train.config.flags import Dtype
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
+from danalab.train.job import build_trainer
 from danalab.train.run.folder import RunFolder
 from danalab.train.stage import BatchSource
 from danalab.train.step.loss import TrainingBatch

@@ -6,9 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from danalab.cli._shared.flags import Answer
 from danalab.errors import UserError
-from danalab.train.config.fields import Count, JsonFlags, Positive, setting
+from danalab.train.config.flags import Answer, Count, JsonFlags, Positive, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from danalab.optimizer_facts import DELTA
-from danalab.train.config.fields import JsonFlags, setting
+from danalab.train.config.flags import JsonFlags, setting
 
 
 @dataclass(frozen=True, kw_only=True)

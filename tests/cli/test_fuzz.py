@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from danalab.cli.app import COMMANDS, commands_of, main
-from danalab.train.config.fields import flag
+from danalab.train.config.flags import flag
 from experiments.planted import plant
 
 TRIES = [20, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]

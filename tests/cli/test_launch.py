@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from danalab.cli._shared.flags import parse
+from danalab.train.config.flags import parse
 from danalab.train.config.train_config import TrainConfig
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "launch.sh"

@@ -8,10 +8,10 @@ from dataclasses import fields
 import pytest
 import yaml
 
-from danalab.cli._shared.flags import parse
 from danalab.cli.app import main
 from danalab.cli.plan import Flags
 from danalab.experiments.cells import expand, read_grid
+from danalab.train.config.flags import parse
 from danalab.train.config.train_config import TrainConfig
 
 COMMANDS = [
@@ -58,8 +58,8 @@ COMMANDS = [
     ("--heads 4 --activation-checkpointing every-n:2", "--heads 4 --activation_checkpointing --checkpoint_every_n 2"),
     ("--heads 4 --distributed-backend ddp", "--heads 4 --distributed_backend nccl"),
     ("--heads 4 --distributed-backend diloco --diloco-steps 50", ""),
-    ("--heads 4 --ckpt-interval 100 --keep-every 500 --keep-steps 10 20=early",
-     "--heads 4 --latest_ckpt_interval 100 --permanent_ckpt_interval 500 --keep_steps 10 20=early"),
+    ("--heads 4 --ckpt-interval 100 --keep-every 500 --keep-steps 10 20",
+     "--heads 4 --latest_ckpt_interval 100 --permanent_ckpt_interval 500 --keep_steps 10 20"),
     ("--heads 4 --eval-interval 50 --eval-batches 8 --wandb --wandb-project p",
      "--heads 4 --eval_interval 50 --eval_batches 8 --wandb --wandb_project p"),
 ]  # fmt: skip

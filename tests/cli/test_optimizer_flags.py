@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from danalab.cli._shared.flags import parse
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.optim import settings_of
+from danalab.train.config.flags import parse
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from train.config.test_config import Words

@@ -261,9 +261,9 @@ def test_what_holds_no_data_fails(tmp_path, capsys, what):
 def test_advice_names_commands_that_the_parser_takes(tmp_path):
     import shlex
 
-    from danalab.cli._shared.flags import parse
     from danalab.data.advice import advise
     from danalab.data.layout import Validation
+    from danalab.train.config.flags import parse
     from danalab.train.config.train_config import TrainConfig
 
     result = Validation("some folder", "arrays", ".npy", 9, 50257, sequences=[1], sequence_length=32768)

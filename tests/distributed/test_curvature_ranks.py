@@ -11,9 +11,9 @@ import torch
 from danalab.train.parallel.layout import RankLayout
 from danalab.train.parallel.strategy import strategy_of
 from danalab.train.parallel.world import World, join
-from danalab.train.step.gradients import GradientStep
+from danalab.train.step.gradients import CurvatureEstimator, GradientStep
 from danalab.train.step.loss import CrossEntropy, TrainingBatch
-from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver
+from danalab.train.trainer import OptimizerDriver
 from distributed.curves import ROWS, VOCAB, batch, config
 from distributed.ranks import run_ranks
 
@@ -37,7 +37,12 @@ def setup(world: World) -> tuple[Any, CurvatureEstimator, OptimizerDriver, Gradi
     gradients = GradientStep(
         model, driver.parameters, micro_batch=ROWS // 4, grad_clip=0.5, loss=loss, **settings
     )
-    return model, CurvatureEstimator(gradients, driver, seed=3, vocab_size=VOCAB + 1), driver, gradients
+    return (
+        model,
+        CurvatureEstimator(gradients, driver.optimizer, seed=3, vocab_size=VOCAB + 1),
+        driver,
+        gradients,
+    )
 
 
 def whole(p: torch.Tensor) -> torch.Tensor:

@@ -16,10 +16,9 @@ from danalab.data import open_dataset
 from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.models import ModelConfig, build_model
 from danalab.train import job as job_module
-from danalab.train.build import build_trainer
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation import ValidationLoss
-from danalab.train.job import run_training
+from danalab.train.job import build_trainer, run_training
 from danalab.train.parallel import world as failures
 from danalab.train.parallel.layout import RankLayout
 from danalab.train.parallel.world import World, join

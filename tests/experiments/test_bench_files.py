@@ -7,7 +7,7 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.experiments.cells import expand, read_grid
-from danalab.experiments.plan import read_plan
+from danalab.experiments.ladder import read_plan
 from experiments.conftest import run_all
 
 BENCH = Path(__file__).parents[2] / "bench"

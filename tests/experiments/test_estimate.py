@@ -8,8 +8,8 @@ import pytest
 
 from danalab.cli.app import main
 from danalab.errors import UserError
-from danalab.experiments.cells import expand, portable_settings
-from danalab.experiments.estimate import accelerator_rate, estimate, measured_rate, plan_of
+from danalab.experiments.cells import expand, portable_settings, resolved
+from danalab.experiments.estimate import accelerator_rate, estimate, measured_rate
 from danalab.hardware import named
 
 
@@ -26,7 +26,7 @@ def test_hours_follow_from_flops_and_a_named_accelerator(fixed, tmp_path):
 @pytest.mark.parametrize("opt", ["adamw", "muon", "dana-muon"])
 def test_hours_count_the_optimizers_own_products(opt, fixed, tmp_path):
     cells = expand({}, fixed, [{"opt": opt}])
-    planned = plan_of(cells[0].config(tmp_path))
+    planned = resolved(cells[0].config(tmp_path)).planned
     (one,) = estimate(cells, tmp_path, accelerator_rate("h100", 0.5))
     assert one["device_hours"] == pytest.approx(
         (one["flops"] + planned.optimizer_flops) / (0.5 * 989.4e12) / 3600

@@ -5,8 +5,7 @@ import math
 import pytest
 
 from danalab.cli.app import main
-from danalab.experiments.ladder import RATE, run_ladder, search
-from danalab.experiments.plan import LadderPlan
+from danalab.experiments.ladder import RATE, LadderPlan, run_ladder, search
 from danalab.experiments.runs import Runner
 
 

@@ -14,8 +14,7 @@ from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.experiments import slurm as arrays
 from danalab.experiments.cells import expand
-from danalab.experiments.ladder import RATE, run_ladder
-from danalab.experiments.plan import LadderPlan
+from danalab.experiments.ladder import RATE, LadderPlan, run_ladder
 from danalab.experiments.runs import Queued, collect
 from danalab.experiments.slurm import SlurmRunner
 from danalab.train.system.slurm import COMMAND, Resources

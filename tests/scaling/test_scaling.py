@@ -17,7 +17,7 @@ from danalab.models.config import ModelConfig
 from danalab.optim import list_optimizers
 from danalab.optimizer_facts import FACTS
 from danalab.scaling import dimensions, learning_rate, parameter_count, plan
-from danalab.scaling.learning_rate import decay_lr, lr_law
+from danalab.scaling.learning_rate import decay_factor, lr_law
 
 KNOWN = ("adamw", "adamw-decaying-wd", "adana", "dana-mk4", "dana-star", "dana-star-mk4")
 
@@ -114,7 +114,7 @@ def test_grouped_queries_and_gates_enter_the_count():
         ),
         (lambda: plan("enoki", "adana"), "either --heads or explicit dimensions"),
         (lambda: plan("enoki", "adana", 3, iterations=10, warmup_steps=10), "must lie in 0..9"),
-        (lambda: plan("enoki", "adana", 3, horizon_basis="all"), "known are total, non-emb"),
+        (lambda: plan("enoki", "adana", 3, horizon_basis="all"), "must be 'total' or 'non-emb'"),
         (lambda: plan("enoki", "adana", 2, tokens_per_param=1e-4), "less than one step"),
         (lambda: plan("enoki", "adamw", 3, wd_ts=5), "use adamw-decaying-wd"),
     ],
@@ -153,7 +153,7 @@ def test_every_optimizer_has_a_learning_rate_and_a_decay_rule(arch):
     for opt in list_optimizers():
         planned = plan(arch, opt, 6)
         assert 0 < planned.lr <= 3
-        share = planned.weight_decay * decay_lr(arch, opt, planned.lr, planned.model.non_emb_params)
+        share = planned.weight_decay * planned.lr * decay_factor(arch, opt, planned.model.non_emb_params)
         assert 0 < share < 0.05
         assert planned.lr_source
 
@@ -187,7 +187,7 @@ def test_d_muons_law_is_enokis_where_the_architectures_table_has_none(opt):
 def test_the_automatic_decay_takes_omega_over_steps_of_a_weight_whatever_the_optimizer():
     for opt in ("adamw", "lion", "sgd", "prodigy", "muon"):
         planned = plan("enoki", opt, 6)
-        taken = planned.weight_decay * decay_lr("enoki", opt, planned.lr, planned.model.non_emb_params)
+        taken = planned.weight_decay * planned.lr * decay_factor("enoki", opt, planned.model.non_emb_params)
         assert math.isclose(taken * planned.steps, 4.0)
 
 

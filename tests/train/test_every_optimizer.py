@@ -12,8 +12,8 @@ from danalab.errors import UserError
 from danalab.files import write_json
 from danalab.optim import list_optimizers
 from danalab.train import train
-from danalab.train.build import build_trainer
 from danalab.train.config.resolve import resolve
+from danalab.train.job import build_trainer
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 from danalab.train.run.resume import choose_resume_point, run_record

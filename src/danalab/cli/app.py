@@ -88,7 +88,6 @@ the cores of a busy machine from the thread that they wait for (notes/lab-notebo
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (2 for bad input)."""
-    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be valid UTF-8
     if isinstance(sys.stdin, io.TextIOWrapper):
@@ -133,13 +132,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(reason)
     except KeyboardInterrupt:
         return _fail("interrupted", code=130)
-
-
-def _open_closed_streams() -> None:
-    """Open the standard streams that the caller closed (`>&-`): their numbers would go to the next files of a run."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:  # os.open takes the lowest free number: this one
-            setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "r" if number == 0 else "w"))  # noqa: SIM115
 
 
 def _fail(message: str, code: int = 2) -> int:
@@ -187,7 +179,7 @@ def commands_of(verb: str) -> dict[str, tuple[type, Callable[..., Any]]]:
 
 def _run(flags_type: type, run: Callable[..., Any], words: list[str], prog: str) -> int:
     """Run a verb on words, or print its help or configuration. Returns the exit code."""
-    from danalab.cli._shared.flags import Answer, as_yaml, help_text, parse
+    from danalab.train.config.flags import Answer, as_yaml, help_text, parse
 
     end = words.index("--") if "--" in words else len(words)
     asked = {*_HELP, "--print-config"} & set(words[:end])

@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 
 from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags
-from danalab.train.config.fields import Count, setting
+from danalab.train.config.flags import Count, setting
 
 
 @dataclass(frozen=True, kw_only=True)

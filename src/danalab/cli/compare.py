@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from danalab.cli._shared.flags import Answer
 from danalab.errors import UserError
-from danalab.train.config.fields import JsonFlags, Positional, setting
+from danalab.train.config.flags import Answer, JsonFlags, Positional, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Gt
 
-from danalab.cli._shared.flags import Answer
 from danalab.errors import UserError
-from danalab.train.config.fields import JsonFlags, PathText, Positional, setting
+from danalab.train.config.flags import Answer, JsonFlags, PathText, Positional, setting
 
 if TYPE_CHECKING:
     from danalab.data.sources.hub import HubSource

@@ -1,7 +1,7 @@
 """AdamW and ADana side by side on real text, in minutes on a laptop CPU."""
 
-from danalab.cli._shared.flags import Answer
 from danalab.experiments.settings import DemoConfig
+from danalab.train.config.flags import Answer
 
 
 def run(flags: DemoConfig) -> Answer:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from danalab.cli._shared.flags import Answer
 from danalab.errors import UserError
-from danalab.train.config.fields import Count, JsonFlags, PathText, Positional, flag, setting
+from danalab.train.config.flags import Answer, Count, JsonFlags, PathText, Positional, flag, setting
 
 DEFAULT_PROBLEMS = 200
 """Problems of each task, where --limit isn't given: generated tasks have no end."""
@@ -112,7 +111,8 @@ def _on_split(flags: Flags) -> tuple[Any, list[str]]:
 
 
 def _on_tasks(flags: Flags) -> tuple[Any, list[str]]:
-    from danalab.chat.task_scores import AnswerSettings, evaluate_chat
+    from danalab.chat.answers import AnswerSettings
+    from danalab.chat.task_scores import evaluate_chat
 
     limit = DEFAULT_PROBLEMS if flags.limit is None else flags.limit
     names = ("samples", "temperature", "max_tokens", "seed")

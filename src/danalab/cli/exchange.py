@@ -3,8 +3,7 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from danalab.cli._shared.flags import Answer
-from danalab.train.config.fields import Dtype, JsonFlags, Positional, setting
+from danalab.train.config.flags import Answer, Dtype, JsonFlags, Positional, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,9 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from danalab.cli._shared.flags import Answer
 from danalab.cli._shared.model_flags import ModelFlags
 from danalab.errors import UserError, printable
-from danalab.train.config.fields import Count, JsonFlags, setting
+from danalab.train.config.flags import Answer, Count, JsonFlags, setting
 
 
 @dataclass(frozen=True, kw_only=True)

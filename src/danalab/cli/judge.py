@@ -3,8 +3,8 @@
 import sys
 from dataclasses import asdict
 
-from danalab.cli._shared.flags import Answer
 from danalab.experiments.settings import JudgeConfig
+from danalab.train.config.flags import Answer
 
 EXIT_CODES = {"better": 0, "no difference": 1, "worse": 1, "undecided": 3}
 

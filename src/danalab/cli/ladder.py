@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from danalab.cli._shared.flags import Answer
 from danalab.cli._shared.run_flags import SweepFlags
 from danalab.errors import UserError, nearest
-from danalab.train.config.fields import JsonFlags, PathText, Positional, setting
+from danalab.train.config.flags import Answer, JsonFlags, PathText, Positional, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +29,10 @@ class Flags(SweepFlags):
 
 def run(flags: Flags) -> Answer:
     """Run a ladder: the search for the best settings at every size, then more seeds; start it again to continue."""
-    from danalab.cli._shared.run_tables import open_ends, show_plan, show_rows, without_points
+    from danalab.cli._shared.run_tables import open_ends, show_plan, show_rows
     from danalab.experiments.formats import as_text
-    from danalab.experiments.ladder import run_ladder
-    from danalab.experiments.plan import read_plan
+    from danalab.experiments.ladder import read_plan, run_ladder
+    from danalab.experiments.rows import without_points
     from danalab.experiments.runs import collect, stopping_on_sigterm
     from danalab.train.callbacks.console import log_to_stderr
 

@@ -5,9 +5,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from danalab.cli._shared.flags import Answer
 from danalab.experiments.settings import CompareConfig
-from danalab.train.config.fields import JsonFlags, PathText, setting
+from danalab.train.config.flags import Answer, JsonFlags, PathText, setting
 
 ARCHITECTURES = ("enoki", "qwen3")
 """Architectures with fitted learning-rate laws."""

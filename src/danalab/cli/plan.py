@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Gt, Le
 
-from danalab.cli._shared.flags import Answer
 from danalab.cli.training import resolved_run
 from danalab.errors import UserError
 from danalab.models.config import GPT2_VOCAB
 from danalab.optimizer_facts import OMEGA, canonical_name, facts_of, warmup_steps
-from danalab.scaling.learning_rate import decay_lr, largest_decay, law_rate
-from danalab.scaling.plan import decay_of
-from danalab.train.config.fields import Count, Positive, setting
+from danalab.scaling.learning_rate import decay_factor, largest_decay, law_rate
+from danalab.train.config.flags import Answer, Count, Positive, setting
 from danalab.train.config.train_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -177,13 +175,15 @@ def _vocabulary(config: TrainConfig) -> "tuple[Vocabulary, str]":
 
 def _own_model(flags: Flags) -> Answer:
     """Rate, warmup and weight decay for a model that is not ours; as for 20 tokens per parameter."""
+    from danalab.train.config.resolve import decay_of
+
     if flags.params is None or flags.step_tokens is None or flags.iterations is None:
         raise UserError("a model of your own needs all of --params, --tokens-per-step and --iterations")
     opt, steps = canonical_name(flags.opt), flags.iterations
     omega = OMEGA if flags.omega is None else flags.omega
     lr, source = law_rate(flags.arch, opt, flags.params, flags.kappa, flags.step_tokens)
-    rate = decay_lr(flags.arch, opt, lr, flags.params, flags.kappa, max(1, flags.step_tokens // 2048))
-    decay, wd_ts = decay_of(opt, omega, steps, rate)
+    factor = decay_factor(flags.arch, opt, flags.params, flags.kappa, max(1, flags.step_tokens // 2048))
+    decay, wd_ts = decay_of(opt, omega, steps, lr * factor)
     if facts_of(opt).decay == "coupled":
         decay = min(decay, largest_decay(opt))
     warmup = warmup_steps(steps) if flags.warmup_steps is None else flags.warmup_steps

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from danalab.cli._shared.flags import Answer
 from danalab.errors import UserError
-from danalab.train.config.fields import JsonFlags, Natural, Positional, setting
+from danalab.train.config.flags import Answer, JsonFlags, Natural, Positional, setting
 
 
 @dataclass(frozen=True, kw_only=True)

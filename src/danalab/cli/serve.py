@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags
 from danalab.errors import UserError, import_extra
 from danalab.serve.settings import ServerSettings
-from danalab.train.config.fields import Positional, flag, setting
+from danalab.train.config.flags import Positional, flag, setting
 
 if TYPE_CHECKING:
     from danalab.serve.chat_model import ChatModel

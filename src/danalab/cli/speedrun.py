@@ -2,8 +2,8 @@
 
 import sys
 
-from danalab.cli._shared.flags import Answer
 from danalab.post.speedrun.settings import SpeedrunConfig
+from danalab.train.config.flags import Answer
 
 
 def run(flags: SpeedrunConfig) -> Answer | int:

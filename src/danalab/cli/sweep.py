@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from danalab.cli._shared.flags import Answer
 from danalab.cli._shared.run_flags import SweepFlags
-from danalab.train.config.fields import Positional, setting
+from danalab.train.config.flags import Answer, Positional, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from danalab.cli._shared.flags import Answer
 from danalab.theory_studies import STUDIES, StudyFlags
+from danalab.train.config.flags import Answer
 
 
 def _command(flags_type: type[StudyFlags], place: str) -> Callable[[StudyFlags], Answer]:

@@ -21,7 +21,7 @@ from danalab.files import read_yaml
 from danalab.models.architectures import ALIASES as OTHER_ARCHITECTURES
 from danalab.optimizer_facts import ALIASES as OTHER_OPTIMIZERS
 from danalab.optimizer_facts import is_address, short_name
-from danalab.train.config.fields import expand_paths, field_types, flag, names_of
+from danalab.train.config.flags import expand_paths, field_types, flag, names_of
 from danalab.train.config.train_config import TrainConfig
 
 LONGEST_NAME = 100
@@ -37,6 +37,24 @@ SHORT = {
 }
 """Short names of settings in run names; others have their own name, `opt` and `arch` only their value."""
 PATH_SETTINGS = ("rules", "init_from")  # settings that name a file or a folder
+_SIZES_AND_SEEDS = (
+    "heads",
+    "size",
+    "d_model",
+    "n_layers",
+    "n_heads",
+    "head_dim",
+    "mlp_dim",
+    "seed",
+    "data_seed",
+    "lr",
+    "lr_multiplier",
+    "iterations",
+    "tokens_per_param",
+    "global_batch",
+    "omega",
+)
+"""Settings whose values make no optimizer refuse the others."""
 _DEFAULTS = {each.name: each.default for each in fields(TrainConfig) if each.default is not MISSING}
 _NOT_VARIED = names_of(TrainConfig, "job") | {"optimizer_settings"}  # fields of one job, not of a grid
 _JOB_ONLY = names_of(TrainConfig, "job") - {"extend_to"} | {"local_ckpt_dir"}
@@ -64,6 +82,45 @@ class Cell:
             return TrainConfig(**own, run_dir=run_dir, optimizer_settings=rest)
         except TypeError as error:
             raise UserError(f"run {self.name}: a setting has the wrong type: {error}") from error
+
+
+def check_optimizers(cells: Sequence[Cell]) -> None:
+    """Build each optimizer, with each of its settings, on a tiny model.
+
+    UserError: one refuses its settings, needs a package, or cannot be run by the trainer.
+    """
+    from danalab.models import build_model
+    from danalab.models.config import ModelConfig
+    from danalab.train.trainer import OptimizerDriver
+
+    model = build_model(ModelConfig("enoki", 8, 1, 1, 8, 16, 16, 8), seed=0)
+    checked: set[str] = set()
+    for cell in cells:
+        key = repr(
+            sorted((name, value) for name, value in cell.settings.items() if name not in _SIZES_AND_SEEDS)
+        )
+        if key not in checked:
+            checked.add(key)
+            spec = resolved(cell.config(Path(cell.name)))
+            try:
+                OptimizerDriver.build(spec, model)
+            except UserError as error:
+                raise UserError(f"run {cell.name}: {error}") from error
+
+
+def resolved(config: TrainConfig) -> Any:
+    """The configuration with every default, and the plan of its size, steps and FLOPs."""
+    from danalab.train.config.resolve import resolve
+
+    return resolve(config, known_vocabulary(config.source, config.tokenizer))
+
+
+@cache
+def known_vocabulary(data: str, tokenizer: str | None) -> Any:
+    """`danalab.data.vocabulary_of`, read once."""
+    from danalab.data import vocabulary_of
+
+    return vocabulary_of(data, tokenizer)
 
 
 def parse_assignments(words: Sequence[str], what: str = "--grid") -> dict[str, list[Any]]:

@@ -8,39 +8,19 @@ finished runs in the folder (of the same optimizer where possible, and of the ne
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
-from danalab.experiments.cells import Cell
+from danalab.experiments.cells import Cell, check_optimizers, known_vocabulary, resolved
 from danalab.hardware import named
 
 if TYPE_CHECKING:
     from danalab.scaling import Plan
-    from danalab.train.config.train_config import TrainConfig
 
 Rate = Callable[["Plan"], float]
 """Plan of a run -> FLOP/s of one device."""
-_SIZES_AND_SEEDS = (
-    "heads",
-    "size",
-    "d_model",
-    "n_layers",
-    "n_heads",
-    "head_dim",
-    "mlp_dim",
-    "seed",
-    "data_seed",
-    "lr",
-    "lr_multiplier",
-    "iterations",
-    "tokens_per_param",
-    "global_batch",
-    "omega",
-)
-"""Settings whose values make no optimizer refuse the others."""
 
 
 def accelerator_rate(name: str, mfu: float) -> Rate:
@@ -91,9 +71,11 @@ def estimate(
     estimates = []
     for cell in cells:
         config = cell.config(folder / "runs" / cell.name)
-        planned = plan_of(config)
+        planned = resolved(config).planned
         hours = None if rate is None else planned.total_flops / rate(planned) / 3600
-        tokens_per_epoch = getattr(_vocabulary(config.source, config.tokenizer), "tokens_per_epoch", None)
+        tokens_per_epoch = getattr(
+            known_vocabulary(config.source, config.tokenizer), "tokens_per_epoch", None
+        )
         data_tokens = tokens_per_epoch and tokens_per_epoch(planned.seq_len)
         estimates.append(
             {
@@ -110,48 +92,6 @@ def estimate(
             }
         )
     return estimates
-
-
-def check_optimizers(cells: Sequence[Cell]) -> None:
-    """Build each optimizer, with each of its settings, on a tiny model.
-
-    UserError: one refuses its settings, needs a package, or cannot be run by the trainer.
-    """
-    from danalab.models import build_model
-    from danalab.models.config import ModelConfig
-    from danalab.train.step.optimizer_driver import OptimizerDriver
-
-    model = build_model(ModelConfig("enoki", 8, 1, 1, 8, 16, 16, 8), seed=0)
-    checked: set[str] = set()
-    for cell in cells:
-        key = repr(
-            sorted((name, value) for name, value in cell.settings.items() if name not in _SIZES_AND_SEEDS)
-        )
-        if key not in checked:
-            checked.add(key)
-            spec = _resolved(cell.config(Path(cell.name)))
-            try:
-                OptimizerDriver.build(spec, model)
-            except UserError as error:
-                raise UserError(f"run {cell.name}: {error}") from error
-
-
-def plan_of(config: "TrainConfig") -> "Plan":
-    """Size, steps and FLOPs of a run."""
-    return _resolved(config).planned
-
-
-def _resolved(config: "TrainConfig") -> Any:
-    from danalab.train.config.resolve import resolve
-
-    return resolve(config, _vocabulary(config.source, config.tokenizer))
-
-
-@cache
-def _vocabulary(data: str, tokenizer: str | None) -> Any:
-    from danalab.data import vocabulary_of
-
-    return vocabulary_of(data, tokenizer)
 
 
 def total(values: Sequence[float | None]) -> float | None:

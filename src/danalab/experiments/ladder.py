@@ -1,9 +1,15 @@
 """A ladder: optimizers x sizes x horizons x batches, tuned alike, then more seeds at the best settings.
 
+    f       = tokens / (20 parameters)                 horizon; parameters as --tokens-per-param counts them
+    omega   = factor x c sqrt(f)                       decay_law sqrt; c = 8 (coupled decay), 2 (log-time decay)
+    omega   = factor x 4                               decay_law rules
+
+Every optimizer has as many trials as every other: a plan whose dials differ in number is refused.
+
     rates    every multiplier of the learning rate; further ones while the best is the outermost
     dials    the other values of each dial at the best rate; a number at an edge is followed like the rate
     again    after a dial has moved, rate and dials are searched around the new best, until nothing moves
-    refine   trials that are left go between the best rate and its better neighbour: every optimizer has as many
+    refine   trials that are left go between the best rate and its better neighbour
     seeds    the best settings with the other seeds
 
 A trial is a run with the first seed, or with each of the first `trial_seeds`: then its loss is their mean. With
@@ -16,15 +22,249 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from danalab.experiments.cells import Cell
-from danalab.experiments.estimate import check_optimizers
-from danalab.experiments.plan import LadderPlan, Rung
+from annotated_types import Gt
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from danalab.errors import UserError, nearest
+from danalab.experiments.cells import Cell, check_optimizers, comparable, expand, name_of, parse_plan
 from danalab.experiments.runs import Queued, Runner
-from danalab.files import write_json
+from danalab.files import validated, write_json
+from danalab.optimizer_facts import OMEGA, facts_of
+from danalab.scaling.learning_rate import CHINCHILLA
 from danalab.scaling.rate_search import rounded
+from danalab.train.config.flags import flag
 
+# ---- the definition ----
+_SQRT_DECAY = {"coupled": 8.0, "independent": 2.0}
+"""Kind of decay -> c of omega = c sqrt(f). Source: arXiv 2609.04577, from notes on it."""
+DECAY = "decay"
+"""The dial that is a factor on the weight decay of the law; all other dials are settings of a run."""
+ALL = "all"
+"""Key of the dials of optimizers without an entry of their own."""
+SET_BY_THE_LADDER = {
+    "opt": "opts",
+    "seed": "seeds",
+    "data_seed": "seeds",
+    "lr": "multipliers, which are factors on the law's rate",
+    "lr_multiplier": "multipliers",
+}
+"""Settings that a ladder varies -> keys that give them."""
+FREE_TRIALS = 2  # trials for what lies beyond edges and between rates, where the file does not say `trials`
+
+Positive = Annotated[float, Gt(0), Field(allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A size at a horizon, where optimizers are tuned and compared."""
+
+    size: tuple[tuple[str, Any], ...]
+    """Its settings."""
+    horizon: float | None
+    """f; None: the plan has no horizons."""
+
+    def __str__(self) -> str:
+        words = [f"{key}={value}" for key, value in self.size]
+        return " ".join(words if self.horizon is None else [*words, f"f={self.horizon:g}"])
+
+
+class LadderPlan(BaseModel):
+    """The definition of a ladder, as the YAML file has it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    opts: tuple[str, ...] = Field(min_length=1)
+    """Optimizers or `variants`; adamw is the baseline, or without it the first one."""
+    heads: tuple[int, ...] = ()
+    """Sizes by their heads; short for entries of `sizes`."""
+    sizes: tuple[dict[str, Any], ...] = ()
+    """Settings that make a size: {"heads": 3}, or d_model, n_layers and n_heads; `horizons` of its own, if any."""
+    horizons: tuple[Positive, ...] = ()
+    """f = tokens / (20 parameters) of every size; none: one horizon, that of `fixed`."""
+    multipliers: tuple[Positive, ...] = Field((0.5, 1.0, 2.0), min_length=1)
+    """Factors on the learning rate that are tried first; one: the rate is not tuned. They multiply the law's rate; with
+    horizons, the best rate at the rung before."""
+    trials: int | None = None
+    """Number of settings that every optimizer tries on a rung; default its multipliers and dials and two more."""
+    start: dict[str, Positive] = {}
+    """Optimizer -> factor on the law's rate, from which its multipliers start."""
+    decay_law: Literal["rules", "sqrt"] = "rules"
+    """Strength of weight decay: rules (omega 4, or that of `fixed`) or sqrt."""
+    dials: dict[str, dict[str, tuple[Any, ...]]] = {}
+    """Optimizer, or `all` -> setting -> values. The first value is used while learning rates are tried; the others are
+    tried at the best rate, one dial after another."""
+    variants: dict[str, dict[str, Any]] = {}
+    """Name -> `opt` and settings of it."""
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
+    """The first one is for the trials."""
+    trial_seeds: int = 1
+    """Number of these seeds that every trial is run with; its loss is their mean."""
+    fixed: dict[str, Any] = {}
+    """Settings that all runs have in common."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "LadderPlan":
+        if not self.sizes and not self.heads:
+            raise ValueError(
+                "no sizes, such as heads: [2, 3] or sizes: [{d_model: 64, n_layers: 2, n_heads: 2}]"
+            )
+        for name in ("opts", "sizes", "heads", "multipliers", "seeds", "horizons"):
+            values = [comparable("opt", value) if name == "opts" else value for value in getattr(self, name)]
+            if any(value in values[:i] for i, value in enumerate(values)):
+                raise ValueError(f"one of {name} is there twice: {values}")
+        names = {"start": self.opts, "dials": (*self.opts, ALL), "variants": self.opts}
+        for key, known in names.items():
+            for name in getattr(self, key):
+                if name not in known:
+                    raise ValueError(f"{key} has '{name}'{nearest(name, known)}, which is not in opts")
+        for name, variant in self.variants.items():
+            if "opt" not in variant:
+                raise ValueError(
+                    f"variants: {name} has no opt, such as {{{name}: {{opt: adana, kappa: 0.75}}}}"
+                )
+        for key, by in SET_BY_THE_LADDER.items():
+            if key in self.fixed:
+                raise ValueError(f"fixed has {flag(key)}, which the ladder sets; leave it out: {by}")
+        if not 1 <= self.trial_seeds <= len(self.seeds):
+            raise ValueError(
+                f"trial_seeds is {self.trial_seeds}; it must be 1 to {len(self.seeds)}, as many as seeds"
+            )
+        self._check_horizons()
+        self._check_dials()
+        return self
+
+    def rungs(self) -> list[Rung]:
+        """All sizes at all their horizons: short horizons first, of one horizon small sizes first."""
+        sizes = [*({"heads": heads} for heads in self.heads), *self.sizes]
+        ordered = []
+        for place, size in enumerate(sizes):
+            own = tuple((key, value) for key, value in size.items() if key != "horizons")
+            horizons = sorted(map(float, size.get("horizons", self.horizons))) or [None]
+            ordered += [(f or 0.0, place, Rung(own, f)) for f in horizons]
+        return [rung for _, _, rung in sorted(ordered, key=lambda each: each[:2])]
+
+    def rung_before(self, rung: Rung) -> Rung | None:
+        """The rung from whose best learning rate the trials of `rung` start: the next shorter horizon of the size, else
+        the next smaller size at the horizon."""
+        if rung.horizon is None:
+            return None
+        every = self.rungs()
+        same = [each for each in every if each.size == rung.size and (each.horizon or 0) < rung.horizon]
+        earlier = [each for each in every[: every.index(rung)] if each.horizon == rung.horizon]
+        return (same or earlier or [None])[-1]
+
+    def dials_of(self, opt: str) -> dict[str, tuple[Any, ...]]:
+        """The optimizer's dials besides the learning rate."""
+        return self.dials.get(opt, self.dials.get(ALL, {}))
+
+    def trials_of(self, opt: str) -> int:
+        """Number of settings that an optimizer tries on a rung."""
+        least = self._least_trials(opt)
+        return self.trials or (least + FREE_TRIALS if len(self.multipliers) > 1 else least)
+
+    def _least_trials(self, opt: str) -> int:
+        return len(self.multipliers) + sum(len(values) - 1 for values in self.dials_of(opt).values())
+
+    def planned(self, rung: Rung) -> dict[str, list[Cell]]:
+        """Optimizer -> the runs of a rung, with the middle multiplier in place of those that are not known yet."""
+        multipliers = sorted(self.multipliers)
+        middle = multipliers[len(multipliers) // 2]
+        runs: dict[str, list[Cell]] = {}
+        for opt in self.opts:
+            tried = [*multipliers, *[middle] * (self.trials_of(opt) - len(multipliers))]
+            pairs = [(m, seed) for m in tried for seed in self.seeds[: self.trial_seeds]]
+            pairs += [(middle, seed) for seed in self.seeds[self.trial_seeds :]]
+            runs[opt] = [self.cell(opt, rung, self.start.get(opt, 1.0) * m, seed) for m, seed in pairs]
+        return runs
+
+    def cell(
+        self,
+        opt: str,
+        rung: Rung,
+        multiplier: float,
+        seed: int,
+        dials: Mapping[str, Any] | None = None,
+        place: tuple[int, ...] = (),
+    ) -> Cell:
+        """One run of the ladder; its data order goes with its seed; `dials` defaults to the first values."""
+        defaults = {name: values[0] for name, values in self.dials_of(opt).items()}
+        chosen = {**defaults, **(dials or {})}
+        moved = {name: value for name, value in chosen.items() if value != defaults[name]}
+        # Trials start from the best rate at the rung before: a ladder measures the law of the horizon.
+        settings: dict[str, Any] = {}
+        settings |= {"opt": opt, **self.variants.get(opt, {}), **dict(rung.size)}
+        name: dict[str, Any] = {"opt": opt, **dict(rung.size)}
+        if rung.horizon is not None:
+            settings["tokens_per_param"] = CHINCHILLA * rung.horizon
+            name["f"] = rung.horizon
+        name |= {"lr_multiplier": multiplier, **moved, "seed": seed}
+        factor = chosen.pop(DECAY, 1.0)
+        if self.decay_law == "sqrt" and rung.horizon is not None:
+            strength = _SQRT_DECAY[facts_of(settings["opt"]).decay] * math.sqrt(rung.horizon)
+            settings["omega"] = float(f"{factor * strength:.6g}")
+        elif factor != 1:
+            settings["omega"] = factor * OMEGA
+        settings |= {**chosen, "lr_multiplier": multiplier, "seed": seed, "data_seed": 1337 + seed}
+        (checked,) = expand({}, self.fixed, [settings])
+        return Cell(name_of(name), checked.settings, opt if opt in self.variants else None, (*place, seed))
+
+    def _check_horizons(self) -> None:
+        horizons = [f for rung in self.rungs() for f in [rung.horizon]]
+        if None in horizons and any(horizons):
+            raise ValueError("some sizes have horizons and some have none; give `horizons` for all")
+        if any(horizons):
+            for key in ("tokens_per_param", "iterations", "epochs"):
+                if key in self.fixed:
+                    raise ValueError(
+                        f"fixed has {flag(key)} beside horizons, which set the length; leave one out"
+                    )
+        elif self.decay_law == "sqrt":
+            raise ValueError("decay_law sqrt: is c sqrt(f) of horizons f; give horizons")
+
+    def _check_dials(self) -> None:
+        moved = self.decay_law == "sqrt" or any(DECAY in dials for dials in self.dials.values())
+        for key in ("omega", "weight_decay"):
+            if moved and key in self.fixed:
+                raise ValueError(
+                    f"fixed has {flag(key)} beside a decay law or dial, which sets it; leave one out"
+                )
+        counts = {opt: sorted(len(values) for values in self.dials_of(opt).values()) for opt in self.opts}
+        first = self.opts[0]
+        for opt, count in counts.items():
+            if 0 in count:
+                raise ValueError(f"dials of {opt}: one has no values")
+            for name, values in self.dials_of(opt).items():
+                if len({comparable(name, value) for value in values}) < len(values):
+                    raise ValueError(f"dials of {opt}: a value of {name} is there twice: {list(values)}")
+            if count != counts[first]:
+                raise ValueError(
+                    f"dials: {opt} has {count} values on its dials, {first} {counts[first]}; budgets are equal: give "
+                    "every optimizer as many dials with as many values"
+                )
+            if self.trials is not None and self.trials < self._least_trials(opt):
+                raise ValueError(
+                    f"trials is {self.trials}; it must be {self._least_trials(opt)} at least, the multipliers and the "
+                    "values of dials"
+                )
+
+
+def read_plan(path: Path, **changed: Any) -> LadderPlan:
+    """The plan in a YAML file with the fields of `LadderPlan`; `changed`: fields that replace the file's.
+
+    A UserError names the file and the key.
+    """
+    loaded = {**parse_plan(path, ("start", "dials", "variants")), **changed}
+    given = {key: value for key, value in loaded.items() if value is not None}
+    for key in given:
+        if key not in LadderPlan.model_fields:
+            raise UserError(f"{path}: unknown key '{key}'{nearest(key, LadderPlan.model_fields)}")
+    return validated(LadderPlan, given, path)
+
+
+# ---- the search ----
 RATE = "lr_multiplier"
 Settings = dict[str, Any]
 """`RATE` and the dials of a trial."""

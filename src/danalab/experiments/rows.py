@@ -206,6 +206,11 @@ def checked_row(row: Any, place: str = "row") -> dict[str, Any]:
     return validated(RunRow, row, place).model_dump()
 
 
+def without_points(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Rows for JSON: without the metrics of packed ones."""
+    return [{key: value for key, value in row.items() if key != "points"} for row in rows]
+
+
 def metrics_of(row: Row) -> list[dict[str, Any]]:
     """The rows of a run's metrics.jsonl, from the row itself where it has them; none where there is no file."""
     return read_rows(Path(row["curve"])) if row.get("points") is None else row["points"]

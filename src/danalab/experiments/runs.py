@@ -29,7 +29,7 @@ from danalab.experiments.rows import FileName, RowsFile, is_usable
 from danalab.files import read_json, validated, write_json
 from danalab.hardware import available_cores, chosen_threads
 from danalab.scaling.rate_search import next_rate, rounded
-from danalab.train.config.fields import field_types, flag, names_of
+from danalab.train.config.flags import field_types, flag, names_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import last_rows

@@ -9,7 +9,7 @@ from typing import Annotated
 from annotated_types import Gt, Lt
 
 from danalab.errors import UserError
-from danalab.train.config.fields import Count, JsonFlags, PathText, Positional, Positive, Section, setting
+from danalab.train.config.flags import Count, JsonFlags, PathText, Positional, Positive, Section, setting
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 

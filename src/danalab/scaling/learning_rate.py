@@ -220,17 +220,15 @@ def learning_rate(
     return lr_law(arch, opt, kappa, global_batch)[0](non_emb_params)
 
 
-def decay_lr(
-    arch: str, opt: str, lr: float, non_emb_params: float, kappa: float = KAPPA, batch: int = 32
-) -> float:
-    """The factor on weight_decay in the relative shrinkage of a weight per step at the peak rate.
+def decay_factor(arch: str, opt: str, non_emb_params: float, kappa: float = KAPPA, batch: int = 32) -> float:
+    """The relative shrinkage of a weight per step at the peak rate, in units of weight_decay x lr.
 
-    It is `lr` with two exceptions: Prodigy's step is lr x d, with d near AdamW's learning rate; and SGD's decay is part
-    of the gradient, which momentum sums ten times.
+    It is 1 with two exceptions: Prodigy's step is lr x d, with d near AdamW's learning rate; and SGD's decay is part of
+    the gradient, which momentum sums ten times.
     """
     facts = facts_of(opt)
     estimated = learning_rate(arch, facts.estimates, non_emb_params, kappa, batch) if facts.estimates else 1.0
-    return lr * estimated * facts.gradient_sum
+    return estimated * facts.gradient_sum
 
 
 def batch_factor(arch: str, opt: str, tokens_per_step: int) -> float:

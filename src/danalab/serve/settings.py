@@ -5,7 +5,7 @@ from typing import Annotated
 
 from annotated_types import Le
 
-from danalab.train.config.fields import Count, Natural, setting
+from danalab.train.config.flags import Count, Natural, setting
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 

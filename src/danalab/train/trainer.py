@@ -6,18 +6,19 @@ All ranks make the same steps and the same decisions; rank 0 writes.
 The step of a trainer is the number of steps made: batch k (from 0) is used by the step that makes it k + 1.
 """
 
+import contextlib
 import copy
 import gc
 import logging
-import math
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from danalab.optim import build_optimizer, settings_of
 from danalab.optim.schedules import Schedule
 from danalab.train.callbacks.base import Callback
 from danalab.train.checkpoint import tensors
@@ -28,18 +29,84 @@ from danalab.train.run.logbook import Logbook
 from danalab.train.stage import Stage
 from danalab.train.step.average import WeightAverage
 from danalab.train.step.finite_guard import FiniteGuard, NonFiniteError
-from danalab.train.step.gradients import GradientStep, LossScale, StepResult, update_norm
+from danalab.train.step.gradients import CurvatureEstimator, GradientStep, LossScale, StepResult, update_norm
 from danalab.train.step.loss import TrainingBatch
-from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver
 from danalab.train.system.device import explain_errors, random_state, restore_random_state
 from danalab.train.system.signals import StopRequest
 
 log = logging.getLogger(__name__)
 
 
+class OptimizerDriver:
+    """Wraps an optimizer for the training loop."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, name: str = ""):
+        """`name`: in `danalab.optim.OPTIMIZERS`, or an address."""
+        self.optimizer: Any = optimizer
+        self.name = name
+        self.switches = callable(getattr(optimizer, "train", None)) and callable(
+            getattr(optimizer, "eval", None)
+        )
+        """Whether it evaluates at other weights than it trains."""
+        for group in optimizer.param_groups:
+            # In the group, so that checkpoints have it; the schedule multiplies it.
+            group.setdefault("peak_lr", float(group["lr"]))
+        self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
+
+    @classmethod
+    def build(
+        cls,
+        resolved: TrainConfig,
+        model: nn.Module,
+        make: Callable[..., torch.optim.Optimizer] = build_optimizer,
+    ) -> "OptimizerDriver":
+        """The run's optimizer for `model` on its device, by a strategy's own `make`; UserError: it cannot run here."""
+        name = resolved.opt
+        optimizer = make(name, model, lr=resolved.lr, **resolved.settings_of_optimizer(settings_of(name)))
+        for group in optimizer.param_groups:
+            if group.get("decay_bound") is not None:
+                group["decay_bound"] = resolved.decay_bound
+        return cls(optimizer, name)
+
+    def set_rate(self, factor: float) -> None:
+        """Set the learning rate of the next step to `factor` x peak."""
+        for group in self.optimizer.param_groups:
+            lr = group["peak_lr"] * factor
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+
+    def train(self) -> None:
+        """Switch to the weights that are trained; before the first step and after a checkpoint was loaded."""
+        if self.switches:
+            self.optimizer.train()
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Switch to the weights that are evaluated and saved (schedule-free has others); they come back bit for bit."""
+        if self.switches:
+            self.optimizer.eval()
+        try:
+            yield
+        finally:
+            self.train()
+
+    def scalars(self) -> dict[str, float]:
+        """`optim/*`: coefficients of the last step, means over the state (a pass over it)."""
+        values: dict[str, Any] = {}
+        for name in ("coefficients", "collect_stats"):
+            ask = getattr(self.optimizer, name, None)
+            if callable(ask):
+                answer: Any = ask()
+                values.update(answer)
+        values.pop("lr", None)
+        return {f"optim/{name}": float(value) for name, value in values.items()}
+
+
 @dataclass(eq=False)
 class Trainer:
-    """One run, from its current step to its end or a stop. `danalab.train.build` makes one."""
+    """One run, from its current step to its end or a stop. `danalab.train.job.build_trainer` makes one."""
 
     spec: TrainConfig
     stage: Stage
@@ -168,15 +235,6 @@ class Trainer:
             return "finished"
         if self._is_stopped():
             return "interrupted"
-        if self.logbook.since_best >= (self.spec.patience or math.inf):
-            if self.world.is_main:
-                log.info(
-                    "step %d: %d evaluations without a better one than that of step %d: the run ends",
-                    self.step,
-                    self.logbook.since_best,
-                    self.logbook.best_step,
-                )
-            return "finished"
         limit = self.spec.iterations_to_run
         return "stopped" if limit is not None and self.step - self._first_step >= limit else None
 
@@ -211,10 +269,7 @@ class Trainer:
     def _finish_pending_row(self) -> None:
         """Evaluate and write the row that waits for it; a stop during the evaluation leaves it to the next job."""
         if self.logbook.pending is not None and self._evaluate(final=False):
-            is_best = self.logbook.is_best()
             self.logbook.write_pending()
-            if is_best and (self.spec.keep_best or self.spec.patience):
-                self.time.interval["save_wait"] += self.save(name="best")
 
     def _evaluate(self, *, final: bool) -> bool:
         """Evaluate, for the row that waits or for the summary; False where a stop came first."""
@@ -242,8 +297,8 @@ class Trainer:
 
     # ---- checkpoints ----
 
-    def save(self, *, wait: bool = False, name: str | None = None) -> float:
-        """Checkpoint this step, under a `name` too; the seconds training stood still.
+    def save(self, *, wait: bool = False) -> float:
+        """Checkpoint this step; the seconds training stood still.
 
         NonFiniteError, nothing saved: weights are not finite.
         """
@@ -255,7 +310,7 @@ class Trainer:
             if self.average is not None:
                 state["average"], meta["average"] = self.average.stored(), self.average.state_dict()
             return self.saver.save(
-                self.step, self.strategy.stored(state), meta, before=self._sync_rows, name=name, wait=wait
+                self.step, self.strategy.stored(state), meta, before=self._sync_rows, wait=wait
             )
 
     def _add_loss(self) -> None:

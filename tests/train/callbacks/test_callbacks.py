@@ -8,11 +8,9 @@ from typing import ClassVar
 
 import pytest
 
-from danalab.train import build
 from danalab.train import job as job_module
-from danalab.train.build import build_trainer
 from danalab.train.callbacks.base import Callback
-from danalab.train.job import run_training
+from danalab.train.job import build_trainer, run_training
 from danalab.train.run.metrics import read_rows
 
 
@@ -40,7 +38,7 @@ def registered(monkeypatch):
     module = ModuleType("new_callback")
     module.Recorder = Recorder  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "new_callback", module)
-    monkeypatch.setattr(build, "CALLBACKS", [*build.CALLBACKS, (None, "new_callback:Recorder")])
+    monkeypatch.setattr(job_module, "CALLBACKS", [*job_module.CALLBACKS, (None, "new_callback:Recorder")])
     Recorder.calls = []
     return Recorder
 

@@ -15,7 +15,7 @@ from danalab.optim import settings_of as known_settings
 from danalab.scaling import plan
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.step.optimizer_driver import OptimizerDriver
+from danalab.train.trainer import OptimizerDriver
 
 
 @dataclass

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from danalab.cli._shared.flags import parse
-from danalab.cli._shared.original import translate
 from danalab.errors import UserError
+from danalab.train.config.flags import parse
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from train.config.test_config import Words
@@ -35,13 +34,13 @@ def test_the_direct_command_of_the_guide_is_read_whole(monkeypatch):
 
 
 def test_other_forms_become_ours():
-    assert translate(["--model", "moe_expert_parallel"], {}) == ["--arch=moe", "--expert-parallel"]
-    assert translate(["--scaling_rule=qwen3", "--heads", "6"], {}) == ["--heads", "6", "--arch=qwen3"]
-    assert translate(["--scaling_rule", "none", "--n_embd", "64"], {}) == ["--n_embd", "64"]
+    experts = config("--model moe_expert_parallel")
+    assert (experts.arch, experts.expert_parallel) == ("moe", True)
+    assert config("--scaling_rule=qwen3 --heads 6").arch == "qwen3"
     assert config("--scaling_rule=none --n_embd 64 --n_layer 2 --n_head 1").arch == "enoki"
-    assert translate(["--moe"], {}) == ["--n-experts=8"]
-    assert translate(["--moe", "--moe_num_experts", "4"], {}) == ["--moe_num_experts", "4"]
-    assert translate(["--adema_alpha", "5"], {}) == ["--set=alpha=5"]
+    assert config("--moe").n_experts == 8
+    assert config("--moe --moe_num_experts 4").n_experts == 4
+    assert config("--adema_alpha 5").optimizer_settings == {"alpha": 5}
     assert config("--no_amp").dtype == "float32"
     assert config("--dropout 0.1").dropout == 0.1
 

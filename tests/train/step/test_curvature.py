@@ -13,14 +13,14 @@ from danalab.data import open_dataset
 from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
-from danalab.train.build import build_trainer
 from danalab.train.config.resolve import resolve
+from danalab.train.job import build_trainer
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.step.gradients import GradientStep
+from danalab.train.step.gradients import CurvatureEstimator, GradientStep
 from danalab.train.step.loss import CrossEntropy, TrainingBatch
-from danalab.train.step.optimizer_driver import CurvatureEstimator, OptimizerDriver
+from danalab.train.trainer import OptimizerDriver
 
 CONFIG = ModelConfig("enoki", 16, 1, 2, 8, 32, 12, 8)
 
@@ -42,7 +42,7 @@ def parts(
         model, driver.parameters, micro_batch=micro_batch, grad_clip=grad_clip, loss=CrossEntropy(z_loss=1.0),
         autocast=contextlib.nullcontext, strategy=strategy,
     )  # fmt: skip
-    curvature = CurvatureEstimator(gradients, driver, seed=seed, vocab_size=12)
+    curvature = CurvatureEstimator(gradients, driver.optimizer, seed=seed, vocab_size=12)
     return Parts(model=model, curvature=curvature, driver=driver, gradients=gradients)
 
 

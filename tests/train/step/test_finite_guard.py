@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from danalab.train import job as job_module
-from danalab.train.build import build_trainer
-from danalab.train.job import run_training
+from danalab.train.job import build_trainer, run_training
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 

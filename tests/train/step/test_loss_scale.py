@@ -15,7 +15,7 @@ from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.step.gradients import GradientStep, LossScale
 from danalab.train.step.loss import CrossEntropy, TrainingBatch
-from danalab.train.step.optimizer_driver import OptimizerDriver
+from danalab.train.trainer import OptimizerDriver
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danalab.train.config.fields import PathText, Positional, setting
+from danalab.train.config.flags import PathText, Positional, setting
 
 if TYPE_CHECKING:
     from danalab.serve.chat_model import ChatModel

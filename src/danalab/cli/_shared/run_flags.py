@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from annotated_types import Gt, Le
 
 from danalab.errors import UserError
-from danalab.train.config.fields import Count, JsonFlags, Positive, flag, setting
+from danalab.train.config.flags import Count, JsonFlags, Positive, flag, setting
 from danalab.train.system.slurm import Resources
 
 if TYPE_CHECKING:

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from danalab.cli._shared.flags import Answer
 from danalab.cli._shared.run_flags import SweepFlags
 from danalab.experiments.cells import Cell
 from danalab.experiments.estimate import estimate, total
 from danalab.experiments.formats import as_text
+from danalab.experiments.rows import without_points
 from danalab.experiments.runs import Runner
 from danalab.experiments.slurm import SlurmRunner
+from danalab.train.config.flags import Answer
 
 Columns = dict[str, Callable[[Any], str]]
 """Heading -> cell of a row."""
@@ -95,11 +96,6 @@ def open_ends(runner: Runner) -> dict[str, list[Any]]:
         )
     failures = [{"name": name, "reason": reason} for name, reason in sorted(runner.failures.items())]
     return {"failures": failures, "queued": sorted(runner.queued)}
-
-
-def without_points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows for JSON: without the metrics of packed ones."""
-    return [{key: value for key, value in row.items() if key != "points"} for row in rows]
 
 
 def _shown(value: float | None, digits: str) -> str:

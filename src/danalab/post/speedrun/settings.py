@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from danalab.train.config.fields import Count, JsonFlags, PathText, Section, setting
+from danalab.train.config.flags import Count, JsonFlags, PathText, Section, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +28,7 @@ class SpeedrunConfig(Section, JsonFlags):
         kind="job",
     )
     opt: PathText | None = setting(
-        None, "Optimizer of pre- and mid-training, at its default learning rate; default the preset's."
-    )
-    sft_opt: PathText | None = setting(None, "Optimizer of fine-tuning; default that of mid-training.")
-    rl_opt: PathText | None = setting(
-        None, "Optimizer of reinforcement learning; default that of mid-training."
+        None, "Optimizer of all stages, at its default learning rate; default the preset's."
     )
     seed: Annotated[int, Ge(0), Lt(2**63)] = setting(
         0, "Seed of the weights, of the order of all data, and of the sampling."

@@ -1,18 +1,38 @@
-"""From the settings as given to the settings in full: the paper's recipe, in its order."""
+"""From the settings as given to the settings in full: the paper's recipe, in its order.
+
+tokens per step = global batch x seq_len         steps   = floor(20 x total parameters / tokens per step)
+warmup         = `warmup_steps`                  lr      = a (b + P)^d, see `danalab.scaling.learning_rate`
+weight decay    = omega / wd_ts, wd_ts = steps / 10     independent: times the schedule, not the peak lr
+                = omega / (lr x steps)                  coupled: AdamW and most others; Manau also has wd_ts = steps
+                  at most `largest_decay` x the peak lr, in both cases
+
+Source: arXiv 2602.05298, appendix on the scaling ladder; Hoffmann et al. 2022 for the horizon.
+"""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.files import environment_path
 from danalab.models.architectures import architecture
-from danalab.optimizer_facts import canonical_name, facts_of
-from danalab.scaling.learning_rate import CHINCHILLA, advice, batch_factor, law_rate
-from danalab.scaling.plan import plan
-from danalab.train.config.fields import flag
+from danalab.models.config import GPT2_VOCAB, ModelConfig
+from danalab.optimizer_facts import OMEGA, canonical_name, facts_of
+from danalab.optimizer_facts import warmup_steps as usual_warmup
+from danalab.scaling.learning_rate import (
+    CHINCHILLA,
+    advice,
+    batch_factor,
+    decay_factor,
+    largest_decay,
+    law_rate,
+)
+from danalab.scaling.plan import Plan
+from danalab.train.config.flags import flag
 from danalab.train.config.rules import Rules, read_rules
 from danalab.train.config.train_config import FIXED_BATCH, TrainConfig, default_name
+from danalab.train.config.train_config import settings_of as settings_of_model
 
 DEFAULT_SEQ_LEN = 2048
 DEFAULT_INTERVAL, LEAST_EVALUATIONS = 200, 10
@@ -51,7 +71,15 @@ def resolve(
     model = config.model
 
     # Steps from tokens per parameter, the rate from the law, weight decay from omega.
-    tokens = getattr(data, "tokens_per_epoch", None)
+    per_epoch = getattr(data, "tokens_per_epoch", None)
+    steps = given.steps_of_epochs(per_epoch and per_epoch(seq_len), seq_len, global_batch)
+    if steps is None:
+        steps = horizon(model, config.tokens_per_step, given.tokens_per_param, given.horizon_basis)
+    warmup = usual_warmup(steps) if given.warmup_steps is None else given.warmup_steps
+    if not 0 <= warmup < steps:
+        raise UserError(
+            f"--warmup-steps is {warmup}; it must lie in 0..{steps - 1}: the run has {steps} steps"
+        )
     lr, source, multiplier = given.lr, "given", given.lr_multiplier
     if lr is None:
         own = rules.rate(config)
@@ -63,40 +91,30 @@ def resolve(
             source += "" if multiplier == 1 else f", for {config.tokens_per_step:,} tokens a step"
         lr *= multiplier
         source += "" if multiplier == 1 else f", times {multiplier:.3g}"
-    planned = plan(
-        model.arch,
-        opt,
-        model=model,
-        seq_len=seq_len,
-        global_batch=global_batch,
-        iterations=given.steps_of_epochs(tokens and tokens(seq_len), seq_len, global_batch),
-        tokens_per_param=given.tokens_per_param,
-        horizon_basis=given.horizon_basis,
-        warmup_steps=given.warmup_steps,
-        lr=lr,
-        kappa=given.kappa,
-        omega=rules.omega(model.arch, opt) if given.omega is None else given.omega,
-        weight_decay=given.weight_decay,
-        wd_ts=given.wd_ts,
-        wd_ts_divisor=given.wd_ts_divisor,
-        decay_bound=given.decay_bound,
-    )
+    omega = next(each for each in (given.omega, rules.omega(model.arch, opt), OMEGA) if each is not None)
+    bound = given.decay_bound
+    if bound is None:
+        bound = largest_decay(opt) if given.weight_decay is None else 0.0
+    rate = lr * decay_factor(model.arch, opt, model.non_emb_params, given.kappa, global_batch)
+    decay, wd_ts = decay_of(opt, omega, steps, rate, given.weight_decay, given.wd_ts, given.wd_ts_divisor)
+    if bound and facts_of(opt).decay == "coupled":
+        decay = min(decay, bound)
     on_gpu = (device_type or (given.device or "cpu")).startswith("cuda")
     config = replace(
         config,
-        iterations=planned.iterations,
-        warmup_steps=planned.warmup_steps,
+        iterations=steps,
+        warmup_steps=warmup,
         lr=lr,
         lr_multiplier=1.0 if multiplier is None else multiplier,
         lr_source=source,
-        omega=planned.omega,
-        weight_decay=planned.weight_decay,
-        wd_ts=planned.wd_ts,
-        decay_bound=planned.decay_bound,
+        omega=omega,
+        weight_decay=decay,
+        wd_ts=wd_ts,
+        decay_bound=bound,
         dtype=given.dtype or ("bfloat16" if on_gpu else "float32"),
         # torch.compile generates no code for the oscillators' complex numbers.
         compile=(on_gpu and not model.architecture.oscillators) if given.compile is None else given.compile,
-        **evaluation_sizes(given, planned.iterations * global_batch, planned.iterations),
+        **evaluation_sizes(given, steps * global_batch, steps),
     )
     run_dir = given.run_dir
     if run_dir is None:
@@ -104,6 +122,62 @@ def resolve(
         run_dir = folder / (given.name or default_name(config, data.name))
     check_resolved(config, data)
     return replace(config, run_dir=run_dir, name=given.name or run_dir.name, notes=tuple(remarks(config)))
+
+
+def plan(
+    arch: str,
+    opt: str,
+    heads: int | None,
+    *,
+    model: ModelConfig | None = None,
+    vocab_size: int = GPT2_VOCAB,
+    seq_len: int = DEFAULT_SEQ_LEN,
+    world_size: int = 1,
+    **settings: Any,
+) -> Plan:
+    """See `danalab.scaling.plan`."""
+    if (heads is None) == (model is None):
+        raise UserError(
+            "give either --heads or explicit dimensions (--d-model, --n-layers, --n-heads), not both"
+        )
+    size = {"arch": arch, "heads": heads} if model is None else settings_of_model(model)
+    given = TrainConfig(opt=opt, **size, seq_len=seq_len, **settings)
+    data = Vocabulary("", "", vocab_size, least_vocab_size=1, eos_id=None)
+    return resolve(given, data, world_size).planned
+
+
+def horizon(model: ModelConfig, tokens_per_step: int, tokens_per_param: float, basis: str) -> int:
+    """Number of steps that see `tokens_per_param` tokens for each parameter of the `basis` ("total" or "non-emb")."""
+    params = model.total_params if basis == "total" else model.non_emb_params
+    steps = int(tokens_per_param * params / tokens_per_step)
+    if steps < 1:
+        raise UserError(
+            f"{tokens_per_param:g} tokens a parameter are {tokens_per_param * params:.3g} tokens, "
+            f"less than one step of {tokens_per_step}; use a smaller batch or give --iterations"
+        )
+    return steps
+
+
+def decay_of(
+    opt: str,
+    omega: float,
+    steps: int,
+    rate: float,
+    weight_decay: float | None = None,
+    wd_ts: float | None = None,
+    wd_ts_divisor: float = 10.0,
+) -> tuple[float, float | None]:
+    """(weight decay, its time scale in steps) by the optimizer's rule; `rate`: lr x `decay_factor`."""
+    if wd_ts is not None and wd_ts <= 0:
+        raise UserError(f"--wd-ts is {wd_ts}; it must be positive [steps]")
+    facts = facts_of(opt)
+    if facts.decay == "independent":
+        wd_ts = wd_ts if wd_ts is not None else max(1, int(steps / wd_ts_divisor))
+        return (omega / wd_ts if weight_decay is None else weight_decay), wd_ts
+    if wd_ts is not None and not facts.decay_falls:
+        raise UserError(f"--wd-ts: the weight decay of {opt} is constant; use adamw-decaying-wd")
+    weight_decay = omega / (rate * steps) if weight_decay is None else weight_decay
+    return weight_decay, (wd_ts or float(steps)) if facts.decay_falls else None
 
 
 def evaluation_sizes(given: TrainConfig, sequences: int, steps: int) -> dict[str, int]:

@@ -24,7 +24,7 @@ from danalab.models.architectures import architecture
 from danalab.models.config import explicit_sizes
 from danalab.optimizer_facts import canonical_name
 from danalab.scaling.learning_rate import LrLaw, law_at
-from danalab.train.config.fields import Count, NonNegative, Positive
+from danalab.train.config.flags import Count, NonNegative, Positive
 from danalab.train.config.train_config import TrainConfig
 
 Exponent = Annotated[float, Ge(-10), Lt(10)]

@@ -7,7 +7,6 @@ means automatic: `danalab.train.config.resolve` returns the same record with eve
 import hashlib
 import json
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -29,8 +28,8 @@ from danalab.models.config import (
 from danalab.optimizer_facts import DELTA, FACTS, KAPPA, OMEGA, facts_of, short_name
 from danalab.scaling.learning_rate import slow_momentum
 from danalab.scaling.optimizer_flops import optimizer_flops
-from danalab.scaling.plan import Plan, memory_gib
-from danalab.train.config.fields import (
+from danalab.scaling.plan import Plan
+from danalab.train.config.flags import (
     Auto,
     Count,
     Dtype,
@@ -460,9 +459,6 @@ class OptimSettings(ScheduleSettings):
         return steps
 
 
-_KEPT_STEP = re.compile(r"([1-9]\d{0,17})(?:=(?!step-|superseded-)([A-Za-z0-9][A-Za-z0-9._-]*))?")
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(OptimSettings):
     """How a run is carried out: device, ranks, folder, checkpoints, evaluation, tracking. With `OptimSettings` these
@@ -484,7 +480,10 @@ class RunSettings(OptimSettings):
         kind="execution",
     )
     activation_checkpointing: str = setting(
-        "none", "Trade time for memory: none, full, every-n:K or selective.", kind="execution"
+        "none",
+        "Trade time for memory: none, full, every-n:K or selective.",
+        kind="execution",
+        alone="every-n:1",
     )
     deterministic: bool = setting(
         False,
@@ -588,15 +587,8 @@ class RunSettings(OptimSettings):
         kind="execution",
         aliases=("permanent-ckpt-interval",),
     )
-    keep_steps: tuple[str, ...] = setting(
-        (),
-        "Write and keep checkpoints at these steps, optionally with a name: 1000 5000=before-decay.",
-        kind="execution",
-    )
-    keep_best: bool = setting(
-        False,
-        "Also keep the weights of the best evaluation, in checkpoints/best.",
-        kind="execution",
+    keep_steps: tuple[Count, ...] = setting(
+        (), "Write and keep checkpoints at these steps: 1000 5000.", kind="execution"
     )
     local_ckpt_dir: Path | None = setting(
         None,
@@ -626,11 +618,6 @@ class RunSettings(OptimSettings):
         "Size of the last evaluation, likewise; default half as many sequences as the run trains on.",
         kind="execution",
     )
-    patience: Count | None = setting(
-        None,
-        "End the run after this number of evaluations without a new best; keeps the best, as --keep-best does.",
-        kind="execution",
-    )
     ema: Annotated[float, Gt(0), Lt(1)] | None = setting(
         None,
         "Decay of an exponential average of the weights, as in 0.999, which is evaluated and saved beside them.",
@@ -655,11 +642,6 @@ class RunSettings(OptimSettings):
     wandb_mode: Literal["online", "offline", "disabled"] | None = setting(
         None,
         "Default $WANDB_MODE, else online; offline: for nodes without a network, sent later by `wandb sync`.",
-        kind="execution",
-    )
-    sample_prompts: tuple[str, ...] = setting(
-        (),
-        'Continue these prompts at each evaluation, in the log and samples.jsonl: "Once upon" "The capital of".',
         kind="execution",
     )
     log_dynamics: bool = setting(
@@ -696,7 +678,6 @@ class RunSettings(OptimSettings):
                 f"--nproc {self.nproc}: --distributed-backend single is one process; use ddp, zero or fsdp"
             )
         checkpointing_rule(self.activation_checkpointing)
-        self.kept_steps()
         settings = {name.replace("-", "_"): value for name, value in self.optimizer_settings.items()}
         object.__setattr__(self, "optimizer_settings", dict(sorted(settings.items())))
 
@@ -705,18 +686,6 @@ class RunSettings(OptimSettings):
         return self.distributed_backend or (
             "single" if ranks == 1 else "fsdp" if self.expert_parallel else "ddp"
         )
-
-    def kept_steps(self) -> dict[int, str | None]:
-        """`keep_steps` as step -> name."""
-        names: dict[int, str | None] = {}
-        for word in filter(None, ",".join(self.keep_steps).split(",")):
-            match = _KEPT_STEP.fullmatch(word)
-            if match is None or (match[2] and match[2] in names.values()):
-                raise UserError(
-                    f"--keep-steps {word}: STEP or STEP=NAME is expected, as in 5000, each name once"
-                )
-            names[int(match[1])] = match[2]
-        return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -737,6 +706,12 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
     """Where the learning rate comes from, in words."""
     notes: tuple[str, ...] = setting((), hidden=True)
     """Messages about automatic choices, for the log."""
+
+    def check(self) -> None:
+        if self.arch == "moe_expert_parallel":  # the original's name
+            object.__setattr__(self, "arch", "moe")
+            object.__setattr__(self, "expert_parallel", True)
+        super().check()
 
     @property
     def source(self) -> str:
@@ -789,11 +764,6 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
         known = self.opt in FACTS
         return optimizer_flops(self.opt, self.model, self.optimizer_settings, steps) if known else None
 
-    @property
-    def moment_bytes(self) -> float:
-        """Bytes of each number of the optimizer's moments."""
-        return 2.0 if self.optimizer_settings.get("stochastic_rounding") == "moments" else 4.0
-
     def is_logged(self, step: int) -> bool:
         """Whether the step gets a row."""
         return step % self.log_interval == 0 or step == 1 or self.is_evaluated(step)
@@ -804,7 +774,7 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
 
     def is_saved(self, step: int) -> bool:
         """Whether it is checkpointed, besides at the end and when stopped."""
-        return bool(self.ckpt_interval and step % self.ckpt_interval == 0) or step in self.kept_steps()
+        return bool(self.ckpt_interval and step % self.ckpt_interval == 0) or step in self.keep_steps
 
     def schedule(self) -> Callable[[int], float]:
         """0-based step -> factor of the peak rate. An extension lengthens cos_inf's tail; others are computed again."""
@@ -849,20 +819,33 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
     def memory_gib(
         self, micro_batch: int, ranks: int = 1, activation_bytes: int = 2, *, recompute: bool = False
     ) -> float:
-        """The estimate of memory for one of `ranks`, with a micro-batch of this many sequences [GiB]."""
-        rule, backend = checkpointing_rule(self.activation_checkpointing), self.distributed_backend
-        return memory_gib(
-            self.model,
-            self.opt,
-            micro_batch * self.seq_len,
-            activation_bytes,
-            moment_bytes=self.moment_bytes,
-            averaged=self.ema is not None,
-            weight_shards=ranks if backend == "fsdp" else 1,
-            state_shards=ranks if backend in ("fsdp", "zero") else 1,
-            checkpointing=[rule(layer) for layer in range(self.model.n_layers)],
-            recompute=recompute,
-        )
+        """Memory to train on one of `ranks` [GiB]: float32 weights and gradients, optimizer state, activations.
+
+        Activations of a block for backward: about 8 tensors of width d_model and 3 of width mlp_dim per token, with
+        flash attention; the chunked loss adds one hidden state and its gradient.
+
+        Args:
+            micro_batch: sequences.
+            activation_bytes: of one number of an activation; 2 in bfloat16, 4 in float32.
+            recompute: leaves the activations of the blocks out, which checkpointing recomputes: a lower bound.
+        """
+        model, sparse, backend = self.model, self.model.sparsity, self.distributed_backend
+        moment_bytes = 2.0 if self.optimizer_settings.get("stochastic_rounding") == "moments" else 4.0
+        words = (8 if self.ema is None else 12) / (ranks if backend == "fsdp" else 1)
+        words += moment_bytes * facts_of(self.opt).state_words / (ranks if backend in ("fsdp", "zero") else 1)
+        width, hidden = model.n_heads * model.head_dim, model.mlp_dim
+        if sparse is not None:
+            hidden = sparse.top_k * sparse.expert_dim + sparse.shared_dim
+            width += sparse.top_k * model.d_model  # copies of each token, to and from its experts
+        block = activation_bytes * (4 * model.d_model + 4 * width + 3 * hidden)
+        # "selective" keeps products and attention, and recomputes two norms and the activation of the mlp.
+        sizes = {"none": block, "full": activation_bytes * model.d_model}
+        sizes["selective"] = block - activation_bytes * (2 * model.d_model + hidden)
+        rule = checkpointing_rule(self.activation_checkpointing)
+        modes = [rule(layer) for layer in range(model.n_layers)]
+        kept = sum(sizes[mode] for mode in modes) + (block if set(modes) != {"none"} else 0)
+        activations = micro_batch * self.seq_len * ((0 if recompute else kept) + 8 * model.d_model)
+        return (words * model.exact_params + activations) / 2**30
 
 
 _RUN_FIELDS = {field.name for field in fields(RunSettings)}

@@ -45,11 +45,9 @@ class ParallelStrategy:
         self.world = world
         self.parameters: list[Tensor] = []
 
-    def build_model(
-        self, config: ModelConfig, *, init: str | None, seed: int, device: torch.device
-    ) -> Decoder:
-        """The model on this rank; its initial weights do not depend on the number of ranks."""
-        return build_model(config, init=init, seed=seed, device=device)
+    build_model: Callable[..., Decoder] = staticmethod(build_model)
+    """(the model's config, init, seed, device) -> the model on this rank; its initial weights do not depend on the
+    number of ranks."""
 
     def wrap(self, model: Decoder, compute_dtype: torch.dtype | None) -> None:
         """Prepare `model`, in place, after checkpointing and compilation; `compute_dtype` None: the parameters'."""

@@ -20,7 +20,7 @@ from danalab.inference.generator import TextGenerator
 from danalab.models import build_model
 from danalab.models.decoder import materialise
 from danalab.models.huggingface.convert import MODULE, from_huggingface, require_class, to_huggingface
-from danalab.train.config.fields import SPELLINGS
+from danalab.train.config.flags import SPELLINGS
 from danalab.train.config.train_config import TrainConfig, settings_of
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import Run, open_run

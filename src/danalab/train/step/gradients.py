@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from danalab.models.shards import local_shard as local
 from danalab.train.parallel.strategy import ParallelStrategy, whole_norms
 from danalab.train.parallel.world import World
-from danalab.train.step.loss import CrossEntropy, Loss, TrainingBatch
+from danalab.train.step.loss import IGNORED, CrossEntropy, Loss, TrainingBatch
 
 
 @dataclass
@@ -150,3 +150,54 @@ class LossScale:
             self.value = max(1.0, self.value / 2)
         elif self.good == INTERVAL:
             self.value, self.good = 2 * self.value, 0
+
+
+LOGITS_AT_ONCE = 2**28
+"""Logits in memory at a time: 1 GiB in float32."""
+
+
+class CurvatureEstimator:
+    """Gives the optimizer an estimate of the curvature before the steps that need one: Gauss-Newton-Bartlett.
+
+    y_i ~ softmax(logits_i)          labels of one micro-batch, a function of seed, step and rank
+    s   = gradient of the mean cross-entropy of y          n s^2 estimates the Gauss-Newton matrix's diagonal
+    """
+
+    def __init__(self, gradients: GradientStep, optimizer: Any, *, seed: int, vocab_size: int):
+        self._gradients, self._optimizer, self._seed = gradients, optimizer, seed
+        self._rows = LOGITS_AT_ONCE // vocab_size
+
+    def before_step(self, step: int, batch: TrainingBatch) -> None:
+        """Estimate, where one is due after `step` steps, at the current weights. Collective.
+
+        The gradients are empty before and after. `batch` is this rank's part of the next step's; positions without a
+        target draw no label.
+        """
+        optimizer = self._optimizer
+        if not hasattr(optimizer, "update_hessian") or not optimizer.hessian_is_due():
+            return
+        part = batch.rows(slice(0, self._gradients.micro_batch))
+        labels = self._draw(step, part.inputs, part.targets)
+        optimizer.update_hessian(self._gradients.of_labels(TrainingBatch(part.inputs, labels)))
+        optimizer.zero_grad()
+
+    @torch.no_grad()
+    def _draw(self, step: int, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Labels [sequences, length] from the model's own distribution; -1 where there is no target."""
+        generator = torch.Generator(self._gradients.device)
+        # Ranks of one tensor-parallel group have the same data and must draw the same labels.
+        rank = self._gradients.strategy.world.dp_rank
+        generator.manual_seed(((self._seed * 1_000_003 + step) * 65_537 + rank) % 2**64)
+        sequences = max(1, self._rows // inputs.shape[1])
+        labels = []
+        with self._gradients.strategy.evaluating():
+            for start in range(0, inputs.shape[0], sequences):
+                with self._gradients.autocast():
+                    logits = self._gradients.model(
+                        inputs[start : start + sequences].to(self._gradients.device)
+                    )
+                odds = torch.softmax(logits.float(), dim=-1).flatten(0, 1)
+                # A diverged model has no distribution; its step is skipped, so any label will do.
+                odds = torch.nan_to_num(odds, nan=1.0)
+                labels.append(torch.multinomial(odds, 1, generator=generator).view(logits.shape[:-1]))
+        return torch.where(targets.to(self._gradients.device) == IGNORED, IGNORED, torch.cat(labels))
