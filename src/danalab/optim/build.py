@@ -102,11 +102,7 @@ def build_optimizer(
         if horizon is None or settings.get("weight_decay"):
             raise UserError(f"optimizer '{name}': omega needs horizon, and no weight_decay beside it")
         settings["weight_decay"] = min(omega / (rate * horizon), 1.0) if rate else 0.0
-    unknown = next((setting for setting in settings if setting not in known), None)
-    if unknown is not None:
-        raise UserError(
-            f"optimizer '{name}' has no setting '{unknown}'{nearest(unknown, known)}; it has: {', '.join(known)}"
-        )
+    settings = read_settings(name, settings)
     params: Any = model_or_params
     if isinstance(params, nn.Module) and not (isinstance(build, type) and issubclass(build, Optimizer)):
         params = decay_groups(params)
@@ -157,7 +153,8 @@ def arguments_in(docstring: str) -> dict[str, str]:
 
 
 def read_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Values for `build_optimizer` from names of any spelling and values or text, as of `--set kappa=0.8`."""
+    """Settings by their own names and as values, from names of any spelling and values or text, as of
+    `--set kappa=0.8`. UserError: an unknown one, or a value out of range."""
     known = settings_of(name)
     values = {}
     for spelled, value in given.items():
