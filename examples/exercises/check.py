@@ -30,7 +30,13 @@ def log_lion(build, file):
             m = m + 8 / (8 + t) * (g - m)
             p.grad = g
             optimizer.step()
-            what = "decay k(t)" if omega else "direction" if t == 1 else "average m or its share in the direction"
+            what = (
+                "decay k(t)"
+                if omega
+                else "direction"
+                if t == 1
+                else "average m or its share in the direction"
+            )
             said = f"step {t}: wrong {what}: parameters are {p.tolist()}, not {theta.tolist()}"
             assert torch.allclose(p, theta, rtol=1e-12, atol=0), said
             saved = optimizer.state_dict()

@@ -114,6 +114,7 @@ def test_a_judgement_ends_in_words_and_is_answered_from_the_ledger(tmp_path, mon
     assert lines[0] == "adana vs adamw on quadratic: BETTER"
     assert "loss difference" in lines[1]
     assert "of 2 seeds favour adana" in lines[3]
+    assert "adana: the best rate is an outermost one tried" in first.warning
     heard = []
     assert judge(config(tmp_path), heard.append) == first
     assert "answered from" in heard[0]
@@ -132,7 +133,10 @@ def test_an_undecided_question_goes_on_where_it_was_also_after_a_kill(tmp_path, 
 
 
 def test_ones_own_optimizer_takes_part_and_its_error_is_one_line(tmp_path, own, threads):
-    assert judge(config(tmp_path, f"{own}:Signs:scale=2", budget="6runs")).pairs == 1
+    verdict = judge(config(tmp_path, f"{own}:Signs:scale=0", budget="6runs"))
+    assert verdict.pairs == 1
+    assert "Signs:scale=0 did not learn" in verdict.warning
+    assert verdict.lines()[3].endswith("steps saved -")
     with pytest.raises(UserError, match=r"Raises': RuntimeError: no step today"):
         judge(config(tmp_path, f"{own}:Raises"))
 

@@ -178,12 +178,12 @@ def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None
 
     UserError: an unknown optimizer or track, numbers out of range, or a side that has no finite loss at any rate.
     """
-    track = get_problem(config.track if config.data is None else OWN_DATA + config.data, config.steps, "track")
+    track = get_problem(
+        config.track if config.data is None else OWN_DATA + config.data, config.steps, "track"
+    )
     sides = (read_side(config.baseline), read_side(config.contender))
     if sides[0].digest == sides[1].digest:
-        raise UserError(
-            f"'{sides[1].label}' is the same optimizer with the same settings as the baseline"
-        )
+        raise UserError(f"'{sides[1].label}' is the same optimizer with the same settings as the baseline")
     question = {
         "track": track.name,
         "steps": track.steps,
@@ -320,9 +320,7 @@ class _Judgement:
             try:
                 made: ProblemRun | str = future.result()
             except BrokenExecutor:
-                raise UserError(
-                    f"'{label}': a worker process died; rerun the command to resume"
-                ) from None
+                raise UserError(f"'{label}': a worker process died; rerun the command to resume") from None
             row: dict[str, Any] = {"run": keys[place], "optimizer": label}
             if isinstance(made, str):
                 raise UserError(f"'{label}': {made}")

@@ -77,8 +77,8 @@ def find_optimizer(name: str) -> Build:
     takes = inspect.signature(found).parameters
     if "lr" not in takes:
         raise UserError(f"optimizer '{name}' takes no lr; it must be callable as NAME(params, lr=...)")
-    if getattr(found, "decay_bound", None) is not None and not _DECAY <= takes.keys():
-        lacks = ", ".join(sorted(_DECAY - takes.keys()))
+    lacks = ", ".join(sorted(_DECAY - takes.keys()))
+    if lacks and getattr(found, "decay_bound", None) is not None:
         raise UserError(f"optimizer '{name}' has decay_bound, but takes no {lacks}")
     return found
 
