@@ -228,6 +228,7 @@ class _Judgement:
     def verdict(self) -> Verdict:
         baseline, contender = self._sides
         differences: list[float] = []
+        shares: list[list[float]] = []  # of the first loss
         pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
         rates = (math.nan, math.nan)
         try:
@@ -236,6 +237,7 @@ class _Judgement:
                 start = base["losses"][0]  # a run without a loss counts with the loss that both began with
                 losses = [start if run["loss"] is None else run["loss"] for run in (base, other)]
                 pairs.append((base, other))
+                shares.append([loss / start for loss in losses])
                 differences.append(losses[1] - losses[0])
                 low, high = interval(differences, self._config.alpha)
                 now = f"mean {fmean(differences):+.4f} [{low:+.4f}, {high:+.4f}]"
@@ -248,8 +250,8 @@ class _Judgement:
             if math.isnan(rates[0]):
                 raise UserError(f"--budget {self._config.budget}: ended before a rate was found") from None
         low, high = interval(differences, self._config.alpha)
-        for side, runs in zip(self._sides, zip(*pairs, strict=True), strict=False):
-            if all(run["losses"][-1] > LEARNED * run["losses"][0] for run in runs):
+        for side, own in zip(self._sides, zip(*shares, strict=True), strict=False):
+            if min(own) > LEARNED:
                 self._warnings.append(f"{side.label} did not learn: its loss stays where it began")
         return Verdict(
             contender.label,
@@ -342,7 +344,7 @@ def _make_run(
 
 
 def _steps_saved(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> float | None:
-    """Share of the baseline's steps that the contender saves at equal loss; None where it does not reach the baseline's."""
+    """Share of the baseline's steps that the contender saves at equal loss; None where it never has the baseline's."""
     if not pairs or any(run["loss"] is None for pair in pairs for run in pair):
         return None
     base, other = (
