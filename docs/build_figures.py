@@ -1,6 +1,7 @@
 """Pictures of README and of the site's first pages, light and dark, from stored results: python docs/build_figures.py
 
 headline   compute saved on the ladder                   bench/results/ladder_cpu
+schedules  weight decay and learning rate of a run       danalab.optim
 moving/    the guide's moving figures as they begin      docs/_tooling/moving.py
 """
 
@@ -15,6 +16,7 @@ from _tooling import moving as arithmetic
 from danalab.experiments.analysis import Analysis, analyse
 from danalab.experiments.rows import read_ladder, validation_points
 from danalab.experiments.saving import first_crossing, smoothed
+from danalab.optim import get_schedule
 
 mpl.use("svg")
 
@@ -185,8 +187,26 @@ def moving() -> None:
             axes.legend(frameon=False)
 
 
+def schedules() -> None:
+    """Independent weight decay and learning rate over a run of 20,000 steps."""
+    steps, peak = np.arange(1, 20_001), 1e-3
+    schedule = get_schedule("cos_inf", 20_000, 400)
+    factor = np.array([schedule(step - 1) for step in steps])
+    decay = np.minimum(4 / (2000 + steps), 2 * peak)
+    for theme, (left, right) in drawn("optimizers/schedules", 2, width=11.0):
+        color = COLORS[theme]["adana"]
+        left.plot(steps, decay, color=color, linewidth=2.2, label="λ(t), omega 4")
+        left.plot(steps, factor * decay, "--", color=color, linewidth=2.2, label="s(t) λ(t), what is applied")
+        left.set(xscale="log", yscale="log", xlabel="step t", title="Weight decay of a step")
+        left.legend(frameon=False, loc="lower center")
+        right.plot(steps, peak * factor, color=color, linewidth=2.2)
+        right.set(xlabel="step t", title="Learning rate, cos_inf", xticks=range(0, 20_001, 5000))
+        right.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
 def main() -> None:
     headline()
+    schedules()
     moving()
 
 

@@ -7,6 +7,7 @@ from danalab.optimizer_facts import FACTS
 OPTIMIZER_COLORS = {
     **{name: facts.color for name, facts in FACTS.items() if facts.color},
     "adana-cooldown": "#76b900",
+    "sgd": "#8c8c8c",
 }
 _MARKERS = {**{name: facts.marker for name, facts in FACTS.items()}, "adana-cooldown": "d"}
 ALGORITHM_COLORS = {

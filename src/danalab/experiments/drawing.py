@@ -111,15 +111,24 @@ def band(axes: Axes, x: Sequence[float] | np.ndarray, runs: np.ndarray, color: s
 
 
 def estimates(
-    axes: Axes, x: Sequence[float], values: Sequence[tuple[float, Interval | None]], opt: str, **line: Any
+    axes: Axes,
+    x: Sequence[float],
+    values: Sequence[tuple[float, Interval | None]],
+    opt: str,
+    within: tuple[float, float],
+    **line: Any,
 ) -> None:
-    """An optimizer's values with bars for their intervals; hollow without one."""
-    kind = look(opt)
+    """An optimizer's values with bars for their intervals, hollow without one; an arrow ends a bar at `within`."""
+    kind, (low, high) = look(opt), within
     axes.plot(x, [value for value, _ in values], label=opt, **kind, **line)
     hollow(axes, [(at, value) for at, (value, known) in zip(x, values, strict=True) if known is None], kind)
     for at, (_, known) in zip(x, values, strict=True):
         if known is not None:
-            axes.vlines(at, known.low, min(known.high, 1e6), color=kind["color"], linewidth=1.2, alpha=0.8)
+            ends = max(known.low, low), min(known.high, high)
+            axes.vlines(at, *ends, color=kind["color"], linewidth=1.2, alpha=0.8)
+            for end, whole, arrow in zip(ends, (known.low, known.high), "v^", strict=True):
+                if end != whole:
+                    axes.plot(at, end, marker=arrow, markersize=4, color=kind["color"])
 
 
 def hollow(axes: Axes, points: Sequence[tuple[float, float]], kind: dict[str, Any]) -> None:
@@ -188,13 +197,14 @@ def plain(axis: Axis) -> None:
     axis.set_minor_locator(ticker.NullLocator())
 
 
-def limit_shares(axes: Axes, values: Sequence[float]) -> None:
-    """Vertical limits around shares, between -100% and 100%: wide intervals are cut off."""
+def limit_shares(axes: Axes, values: Sequence[float]) -> tuple[float, float]:
+    """Set vertical limits around shares; returns their range, between -100% and 100%."""
     low, high = max(min([*values, 0.0]), -1.0), min(max([*values, 0.0]), 1.0)
     span = max(high - low, 0.1)
     axes.set_ylim(low - 0.05 * span, low + 1.05 * span)
     shown = ticker.FuncFormatter(lambda value, _: f"{100 * value:+.4g}%" if value else "0")
     axes.yaxis.set_major_formatter(shown)
+    return low, high
 
 
 def zoom(axes: Axes, finals: Sequence[float], highest: float) -> None:

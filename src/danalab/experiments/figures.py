@@ -38,19 +38,20 @@ def headline_figure(found: Analysis) -> Figure:
     left.set(xscale="log", yscale="log", xlabel=drawing.COMPUTE, ylabel="final " + drawing.LOSS)
     drawing.plain(left.yaxis)
     right.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4)
-    values, few = [0.0], False
     contenders = [opt for opt in found.contenders if found.saved[opt]]
+    saved = [each for opt in contenders for each in found.saved[opt].values()]
+    ends = [end for each in saved if each.interval for end in (each.interval.low, each.interval.high)]
+    within = drawing.limit_shares(right, [each.saved for each in saved] + ends)
     for position, opt in enumerate(contenders):
         factor = drawing.aside(position, len(contenders))
         sizes = sorted(found.saved[opt].items())
         results = [(each.saved, each.interval) for _, each in sizes]
-        drawing.estimates(right, [params * factor for params, _ in sizes], results, opt, linewidth=1.2)
-        values += [value for value, _ in results]
-        values += [end for _, known in results if known for end in (known.low, known.high)]
-        few = few or any(known is None for _, known in results)
+        drawing.estimates(
+            right, [params * factor for params, _ in sizes], results, opt, within, linewidth=1.2
+        )
     right.set(xscale="log", xlabel=drawing.SIZE, ylabel=f"compute saved against {found.baseline}")
-    drawing.limit_shares(right, values)
     drawing.counts(right.xaxis)
+    few = any(each.interval is None for each in saved)
     unknown = f"fewer than {LEAST_SEEDS} seeds" if few else ""
     drawing.legend(figure, laws=bool(found.compute_laws), unknown=unknown)
     return figure
@@ -70,9 +71,8 @@ def curves_figure(found: Analysis) -> Figure | None:
                 continue
             length = min(map(len, losses))
             runs = np.array([loss[:length] for loss in losses])
-            drawing.band(
-                axes, tokens[0][:length], runs, optimizer_color(each.opt), label=each.opt, linewidth=1.3
-            )
+            line: dict[str, Any] = {**drawing.look(each.opt), "markevery": [-1], "linewidth": 1.3}
+            drawing.band(axes, tokens[0][:length], runs, label=each.opt, **line)
             finals.append(float(runs[:, -1].mean()))
             firsts.append(float(runs[:, 0].max()))
             starts.append(float(tokens[0][min(3, length - 1)]))
@@ -163,6 +163,7 @@ def multiplier_figure(found: Analysis) -> Figure | None:
         for end in (each.interval.low, each.interval.high)
     ]
     values = [1.0, *(end for end in (*ends, *(each.value for each in horizon.multipliers)) if 0.1 < end < 10)]
+    within = min(values), max(values)
     base: dict[str, Any] = {
         "color": optimizer_color(horizon.baseline),
         "label": f"{horizon.baseline} (baseline)",
@@ -176,13 +177,14 @@ def multiplier_figure(found: Analysis) -> Figure | None:
             mine.sort(key=lambda each: each.horizon)
             factor = drawing.aside(position, len(opts))
             x = [each.horizon * factor for each in mine]
-            drawing.estimates(axes, x, [(each.value, each.interval) for each in mine], opt, linestyle="")
+            results = [(each.value, each.interval) for each in mine]
+            drawing.estimates(axes, x, results, opt, within, linestyle="")
             if horizon.law is not None:
                 f = np.geomspace(mine[0].horizon, mine[-1].horizon, 40)
                 line = np.exp([horizon.law.log_multiplier(opt, each) for each in f])
                 axes.plot(f * factor, line, color=optimizer_color(opt), linewidth=1.0, alpha=0.7)
         axes.set(title=f"{short(params)} parameters", xlabel=HORIZON, xscale="log", yscale="log")
-        axes.set_ylim(min(values) / 1.1, max(values) * 1.1)  # wider intervals leave the panel
+        axes.set_ylim(within[0] / 1.15, within[1] * 1.15)
         drawing.counts(axes.xaxis, {each.horizon for each in horizon.multipliers}, fraction)
         drawing.counts(axes.yaxis, words=fraction)
         if drawing.is_leftmost(axes):
@@ -282,7 +284,7 @@ FIGURES: dict[str, tuple[Callable[[Analysis], Figure | None], str]] = {
     "horizon-gain": (
         multiplier_figure,
         "Tokens that the baseline needs for the loss of an optimizer, over the tokens that this one had. Bars are 95% "
-        "intervals; lines are the law of all sizes together.",
+        "intervals, with an arrow where they go on; lines are the law of all sizes together.",
     ),
     "horizon-loss": (horizon_loss_figure, "Final loss against the length of the run, and the law."),
     "kappa": (kappa_figure, "Final loss against kappa, at the best learning rate of each value."),

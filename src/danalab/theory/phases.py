@@ -184,5 +184,6 @@ def _draw_slopes(study: Study) -> Figure:
             )
         title = f"phase {name}: alpha = {alpha:g}, beta = {beta:g}"
         legend = "upper left" if panel is axes[0][0] else ""
-        label(panel, title, "steps t", "-d log P / d log t", legend, "x", ylim=(0, 3.2))
+        right = 30 * study.arrays["t"][-1]  # room for the labels
+        label(panel, title, "steps t", "-d log P / d log t", legend, "x", ylim=(0, 3.2), xlim=(1, right))
     return figure

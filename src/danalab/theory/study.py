@@ -64,4 +64,4 @@ def label(axes: Axes, title: str, x: str, y: str, legend: Any = "", log: str = "
     """Title, axis labels, logarithmic axes, limits (`xlim`, `ylim`), and the legend's place where there is one."""
     axes.set(title=title, xlabel=x, ylabel=y, **{f"{axis}scale": "log" for axis in log}, **limits)
     if legend:
-        axes.legend(loc=legend)
+        axes.legend(loc=legend, frameon=True, edgecolor="none", framealpha=0.9)
