@@ -72,8 +72,8 @@ class ScriptedEngine:
                 del self.running[number]
         return events
 
-    def force(self, number: int, tokens: Sequence[int]) -> None:
-        pass
+    def force(self, number: int, tokens: Sequence[int]) -> bool:
+        return True
 
     def cancel(self, number: int) -> bool:
         self.cancelled.append(number)

@@ -123,7 +123,7 @@ FACTS: dict[str, Facts] = {
         color="#c2187a",
         marker="*",
         horizon=(-0.21, -0.41, 0.0),
-        rates=(0.016, 0.032, 0.064),
+        rates=(0.032, 0.064, 0.128),
     ),
     "manau": Facts(
         orthogonalises=True,

@@ -55,8 +55,8 @@ def test_the_output_of_a_call_is_forced_into_the_answer(model):
     assert answer.tokens == [*call("3*4"), *output("12"), *CHAT.tokenizer.encode("12"), CHAT.assistant_end]
     drawn = [token for token, drawn in zip(answer.tokens, answer.drawn, strict=True) if drawn]
     assert drawn == said
-    assert (answer.finished, answer.calls, answer.text(CHAT)) == (True, 1, "12")
-    message = answer.message(CHAT)
+    message = CHAT.parse(answer.tokens)
+    assert (answer.finished, answer.calls, message.spoken) == (True, 1, "12")
     assert message.text == "<<3*4=12>>12"
 
 

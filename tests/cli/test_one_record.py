@@ -58,8 +58,8 @@ COMMANDS = [
     ("--heads 4 --activation-checkpointing every-n:2", "--heads 4 --activation_checkpointing --checkpoint_every_n 2"),
     ("--heads 4 --distributed-backend ddp", "--heads 4 --distributed_backend nccl"),
     ("--heads 4 --distributed-backend diloco --diloco-steps 50", ""),
-    ("--heads 4 --ckpt-interval 100 --keep-every 500 --keep-steps 10 20=early",
-     "--heads 4 --latest_ckpt_interval 100 --permanent_ckpt_interval 500 --keep_steps 10 20=early"),
+    ("--heads 4 --ckpt-interval 100 --keep-every 500 --keep-steps 10 20",
+     "--heads 4 --latest_ckpt_interval 100 --permanent_ckpt_interval 500 --keep_steps 10 20"),
     ("--heads 4 --eval-interval 50 --eval-batches 8 --wandb --wandb-project p",
      "--heads 4 --eval_interval 50 --eval_batches 8 --wandb --wandb_project p"),
 ]  # fmt: skip

@@ -7,11 +7,11 @@ import re
 import pytest
 import torch
 
-from danalab.chat.answers import ModelEngine, SampledAnswer
+from danalab.chat.answers import AnswerSettings, ModelEngine, SampledAnswer
 from danalab.chat.marks import ChatFormat
 from danalab.chat.messages import Conversation
 from danalab.chat.rewards import Scorer
-from danalab.chat.task_scores import AnswerSettings, TaskResult, evaluate_chat, evaluate_task
+from danalab.chat.task_scores import TaskResult, evaluate_chat, evaluate_task
 from danalab.chat.tasks import Problem
 from danalab.chat.tasks.generated import Arithmetic
 from danalab.chat.tasks.loaded import LoadedTask

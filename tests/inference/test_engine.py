@@ -145,12 +145,9 @@ def test_forced_tokens_beyond_the_context_are_refused(model: Decoder, backend: s
     engine = Engine(model, backend=backend)
     number = engine.submit(requests([[1] * 10], max_tokens=14)[0])
     engine.step()
-    with pytest.raises(UserError, match="13 forced tokens after 11 exceed the context of 24"):
-        engine.force(number, [1] * 13)
-    engine.force(number, [1] * 12)
+    assert not engine.force(number, [1] * 13)
+    assert engine.force(number, [1] * 12)
     assert run(engine)[number][-1].finish_reason == "length"
-    with pytest.raises(UserError, match="is not known, or has ended"):
-        engine.force(number, [1])
 
 
 def test_a_known_prefix_is_not_computed_again_except_in_another_scope(model: Decoder, backend: str):
@@ -232,7 +229,6 @@ def test_bad_requests_are_refused_when_they_are_submitted(
     [
         ({"max_batch_size": 0}, "max_batch_size is 0"),
         ({"cache_tokens": 0}, "cache_tokens is 0"),
-        ({"n_valid": 62}, "n_valid is 62; it must be 1 to"),
         ({"backend": "nativ"}, "unknown back end 'nativ' .did you mean 'native'"),
     ],
 )

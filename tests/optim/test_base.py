@@ -298,7 +298,7 @@ def test_sparse_gradients_and_states_of_others_are_refused():
     with pytest.raises(ValueError, match="sparse"):
         optimizer.step()
     other = ADana([nn.Parameter(torch.ones(1))])
-    with pytest.raises(ValueError, match="another shape"):
+    with pytest.raises(ValueError, match="shape of another model"):
         optimizer.load_state_dict(other.state_dict())
     foreign = torch.optim.AdamW(other.param_groups[0]["params"])
     with pytest.raises(ValueError, match="ADana: the state of another optimizer"):

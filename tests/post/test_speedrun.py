@@ -240,11 +240,5 @@ def test_the_presets_rate_is_of_its_optimizer_alone(tmp_path):
         config = Speedrun(SpeedrunConfig(out=tmp_path, opt=opt)).configuration("base")
         return config.lr_multiplier, config.optimizer_settings
 
-    assert base(None) == base("dana-muon") == (1.08, {"aux_lr_factor": 1.0})
+    assert base(None) == base("dana-muon") == (1.08, {"aux_lr_factor": 1.0, "normalise": None})
     assert base("adana") == (None, {})
-
-
-def test_optimizers_of_the_stages_are_chosen_apart(finished, text):
-    speedrun = Speedrun(replace(finished.config, sft_opt="muon", rl_opt="adana"), TINY)
-    found = {stage: speedrun.configuration(stage).opt for stage in STAGES}
-    assert found == {"base": "adamw", "mid": "adamw", "sft": "muon", "rl": "adana"}

@@ -201,14 +201,14 @@ def test_a_run_that_stops_amid_a_period_is_bitwise_the_run_in_one(words, tmp_pat
 
 
 def test_a_checkpoint_amid_a_period_has_the_outer_weights_as_its_model(words, tmp_path):
-    run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, keep_steps=("5",)))
+    run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, keep_steps=(5,)))
     models = [open_run(tmp_path / "run").load_model(step).model.state_dict() for step in (5, 8)]
     assert all(torch.equal(value, models[1][name]) for name, value in models[0].items())
 
 
 @pytest.mark.slow
 def test_validation_is_of_the_outer_weights(words, tmp_path):
-    run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, keep_steps=("6",)))
+    run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, keep_steps=(6,)))
     from danalab.train.evaluation import evaluate_run
 
     row = next(row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["step"] == 6)
@@ -274,12 +274,12 @@ def test_what_does_not_go_together_is_refused(words, tmp_path, given, message):
         run_training(settings(words, tmp_path / "run", **given))
 
 
-def test_workers_go_back_together_and_another_period_is_refused(words, tmp_path):
+def test_workers_go_back_together_in_another_folder_and_another_period_is_refused(words, tmp_path):
     run_training(settings(words, tmp_path / "run", keep_last=9))
     end = final(tmp_path / "run")
     back = tmp_path / "run" / "checkpoints" / "step-00000004"
-    run_training(settings(words, tmp_path / "run", resume_from=back))
-    assert all(torch.equal(p, end[name]) for name, p in final(tmp_path / "run").items())
+    run_training(settings(words, tmp_path / "again", resume_from=back))
+    assert all(torch.equal(p, end[name]) for name, p in final(tmp_path / "again").items())
     with pytest.raises(UserError, match="--diloco-steps: 5 there, 6 here"):
         run_training(settings(words, tmp_path / "run", diloco_steps=6))
 

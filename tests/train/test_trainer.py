@@ -245,17 +245,8 @@ def test_a_signal_during_a_save_checkpoints_the_step_that_training_is_at(tiny, m
 
 
 @pytest.mark.slow
-def test_steps_that_are_to_be_kept_are_saved_kept_and_found_by_name(tiny, tmp_path):
-    folder = train(tiny(keep_steps=("3", "7=early")))
-    assert RunFolder(folder).store.steps() == [3, 7, 15, 20]
-    fork = train(tiny(run_dir=tmp_path / "fork", resume_from=folder / "checkpoints" / "early", lr=1e-3))
-    assert [row["step"] for row in open_run(fork).metrics()][:5] == [1, 2, 4, 6, 8]
-
-
-@pytest.mark.parametrize("words", [("x",), ("0",), ("5=step-1",), ("5=a/b",), ("5=a", "6=a")])
-def test_steps_to_keep_that_cannot_be_meant_are_refused(tiny, words):
-    with pytest.raises(UserError, match="--keep-steps"):
-        tiny(keep_steps=words)
+def test_steps_that_are_to_be_kept_are_saved_and_kept(tiny):
+    assert RunFolder(train(tiny(keep_steps=(3, 7)))).store.steps() == [3, 7, 15, 20]
 
 
 @pytest.mark.slow
@@ -330,23 +321,10 @@ def test_when_all_are_damaged_nothing_is_started_anew(tiny):
         train(tiny())
 
 
-def test_resume_from_an_earlier_step_goes_back_there(tiny, tmp_path):
+def test_going_back_takes_another_folder(tiny):
     folder = train(tiny(keep_every=5))
-    final = weights(folder)
-    train(tiny(resume_from=folder / "checkpoints" / "step-00000010"))
-    assert torch.equal(weights(folder), final)
-    assert (folder / "checkpoints" / "superseded-step-00000015").is_dir()
-
-
-@pytest.mark.slow
-def test_the_command_that_went_back_goes_on_when_it_is_started_again(tiny, tmp_path):
-    folder = train(tiny(keep_every=5))
-    final = weights(folder)
-    back = tiny(resume_from=folder / "checkpoints" / "step-00000010", iterations_to_run=4, keep_every=10)
-    outcomes = [run_training(back) for _ in range(3)]
-    assert [outcome.summary["step"] for outcome in outcomes] == [14, 18, 20]
-    assert torch.equal(weights(folder), final)
-    assert run_training(back).summary["step"] == 14  # it was finished: what is wanted is the step itself
+    with pytest.raises(UserError, match="the run is at step 20; to go back, take another --run-dir"):
+        train(tiny(resume_from=folder / "checkpoints" / "step-00000010"))
 
 
 @pytest.mark.slow
@@ -372,12 +350,6 @@ def test_resume_from_another_run_forks_it(tiny, tmp_path):
 @pytest.mark.slow
 def test_a_file_of_a_checkpoint_stands_for_the_checkpoint(tiny, tmp_path):
     folder = train(tiny(keep_every=5))
-    final = weights(folder)
-    back = tiny(
-        resume_from=folder / "checkpoints" / "step-00000010" / "meta.json", iterations_to_run=4, keep_every=10
-    )
-    assert [run_training(back).summary["step"] for _ in range(3)] == [14, 18, 20]
-    assert torch.equal(weights(folder), final)
     fork = train(
         tiny(run_dir=tmp_path / "fork", resume_from=folder / "checkpoints" / "step-00000010" / "meta.json")
     )

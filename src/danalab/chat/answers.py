@@ -12,14 +12,13 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from danalab.chat.formats import TemplateFormat
 from danalab.chat.marks import CallFollower, ChatFormat
-from danalab.chat.messages import Message
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import Problem
+from danalab.errors import UserError
 from danalab.inference.engine import Engine
 from danalab.inference.request import Request, SamplingParameters, TokenEvent
 
@@ -27,6 +26,27 @@ log = logging.getLogger(__name__)
 
 TELL_EVERY = 10
 """Time between two lines of the log about answers that are being written [s]."""
+
+
+@dataclass(frozen=True)
+class AnswerSettings:
+    """How problems are answered. Raises UserError: several answers that are all the same."""
+
+    limit: int | None = None
+    """Problems of a task, the first ones; None: all."""
+    samples: int = 1
+    """Answers to each problem."""
+    temperature: float = 0.0
+    """0: the most likely token; several samples need more."""
+    max_tokens: int = 256
+    """Limit on an answer."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.samples > 1 and self.temperature == 0:
+            raise UserError(
+                f"--samples {self.samples}: at temperature 0 all answers are the same; give --temperature 1"
+            )
 
 
 @dataclass
@@ -43,15 +63,6 @@ class SampledAnswer:
     """It ended itself; otherwise the limit or the context cut it off."""
     calls: int = 0
     """Calls of tools."""
-
-    def message(self, chat: ChatFormat | TemplateFormat) -> Message | None:
-        """The answer as a message; None where it says nothing."""
-        return chat.parse(self.tokens)
-
-    def text(self, chat: ChatFormat | TemplateFormat) -> str:
-        """What it says, without calculations."""
-        message = self.message(chat)
-        return "" if message is None else message.spoken
 
     def _add(self, tokens: Sequence[int], log_prob: float, *, drawn: bool) -> None:
         self.tokens += tokens
@@ -75,18 +86,13 @@ def answer_problems(
     chat: ChatFormat | TemplateFormat,
     scorer: Scorer,
     problems: Mapping[Any, Problem],
-    *,
-    samples: int,
-    max_tokens: int,
-    temperature: float,
+    settings: AnswerSettings,
 ) -> list[AnsweredProblem | None]:
-    """The problems answered `samples` times and scored, in their order; None: its prompt leaves no space for an answer.
+    """The problems answered and scored, in their order; None: its prompt leaves no space for an answer.
 
     An answer is a function of the problem's key and the number of the sample, whatever the batch, except for rounding.
-    It has `max_tokens`, or less where prompt and answer fill the context. UserError: a reward misbehaves, or logits are
-    not finite.
+    It is cut off where it is too long or fills the context. UserError: a reward misbehaves, or logits are not finite.
     """
-    draw = partial(SamplingParameters, temperature=temperature)
     requests, asked, answered = list[Request](), list[AnsweredProblem](), list[AnsweredProblem | None]()
     for key, problem in problems.items():
         prompt = chat.render_prompt(problem.prompt())
@@ -94,13 +100,19 @@ def answer_problems(
         if space <= 0:
             answered.append(None)
             continue
-        answered.append(one := AnsweredProblem(problem, prompt, [], [], []))
-        for sample in range(samples):
-            parameters = draw(max_tokens=min(max_tokens, space), seed=sampling_seed(*key, sample))
+        one = AnsweredProblem(problem, prompt, [], [], [])
+        answered.append(one)
+        for sample in range(settings.samples):
+            parameters = SamplingParameters(
+                temperature=settings.temperature,
+                max_tokens=min(settings.max_tokens, space),
+                seed=sampling_seed(*key, sample),
+            )
             requests.append(Request(prompt, parameters))
             asked.append(one)
     answers = answer_all(engine, chat, requests)
-    texts = [answer.text(chat) for answer in answers]
+    messages = [chat.parse(answer.tokens) for answer in answers]
+    texts = ["" if message is None else message.spoken for message in messages]
     rewards = scorer.score_all((one.problem, text) for one, text in zip(asked, texts, strict=True))
     for one, answer, text, reward in zip(asked, answers, texts, rewards, strict=True):
         one.answers.append(answer)
@@ -161,9 +173,8 @@ class ModelEngine:
         model.document_token = None
         try:
             if self._engine is None:
-                n_valid = min(self._chat.n_ids, model.config.vocab_size)
                 self._engine = Engine(
-                    model, n_valid=n_valid, end_tokens=(), max_batch_size=self._max_batch_size
+                    model, self._chat.tokenizer, end_tokens=(), max_batch_size=self._max_batch_size
                 )
             else:
                 self._engine.reload()

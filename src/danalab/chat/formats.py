@@ -83,7 +83,6 @@ class TemplateFormat:
 
     Attributes:
         stop_tokens: ids that end an answer.
-        n_ids: ids from here on (padding of the vocabulary) are never part of a conversation.
     """
 
     stop_texts = ()
@@ -92,7 +91,7 @@ class TemplateFormat:
         """Raises UserError if the template is malformed."""
         named = tokenizer.specials.get(template.variables.get("eos_token", ""))
         ends = (*(() if named is None else (named,)), *template.end_tokens, tokenizer.eos_id)
-        self.tokenizer, self.n_ids = tokenizer, tokenizer.n_tokens
+        self.tokenizer = tokenizer
         self.stop_tokens = tuple(dict.fromkeys(ends))
         self._variables, self._template = template.variables, compile_template(template.text)
         longest_first = sorted(filter(None, tokenizer.specials), key=len, reverse=True)

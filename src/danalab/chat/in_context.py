@@ -68,6 +68,8 @@ class InContextResult:
     shots: int
 
 
+Question = tuple[list[tuple[str, str]], int]
+"""(options, as texts before and after the delimiter; the right one)."""
 Row = tuple[list[int], int, int]
 """(tokens, start, end): the part [start, end) of the tokens is scored."""
 
@@ -113,9 +115,7 @@ def evaluate_in_context(
     `limit` questions are a random choice that depends on the file alone; default all. `seed` and a question's number
     draw its examples. UserError: the file is malformed or has too few questions; names the line.
     """
-    items = read_rows(task.file)
-    for where, item in items:
-        _check(item, task.icl_task_type, where)
+    items = [_question(item, task.icl_task_type, where) for where, item in read_rows(task.file)]
     if len(items) <= task.shots:
         raise UserError(
             f"{task.file}: {len(items)} questions are too few for {task.shots} examples before each"
@@ -126,9 +126,9 @@ def evaluate_in_context(
         numbers = numbers[:limit]
     rows, owners = list[Row](), list[int]()
     for index, number in enumerate(numbers):
-        others = [i for i in range(len(items)) if i != number]
-        examples = [items[i][1] for i in random.Random(seed + number).sample(others, task.shots)]
-        options = _rows(task, items[number][1], examples, tokenizer)
+        others = items[:number] + items[number + 1 :]
+        examples = random.Random(seed + number).sample(others, task.shots)
+        options = _rows(task, items[number], examples, tokenizer)
         for tokens, start, end in options:  # the last `seq_len` + 1 tokens: the last one is only a target
             over = max(0, len(tokens) - model.config.seq_len - 1)
             rows.append((tokens[over:], max(1, start - over), end - over))
@@ -140,7 +140,7 @@ def evaluate_in_context(
         answers[owner].append(loss)
         exact[owner] = correct
     if task.icl_task_type != "language_modeling":
-        gold = [int(items[number][1]["gold"]) for number in numbers]
+        gold = [items[number][1] for number in numbers]
         exact = [
             min(range(len(each)), key=each.__getitem__) == g for each, g in zip(answers, gold, strict=True)
         ]
@@ -148,38 +148,30 @@ def evaluate_in_context(
     return InContextResult(task.label, accuracy, accuracy.centred(task.baseline), task.shots)
 
 
-def _check(item: Any, kind: Kind, where: str) -> None:
+def _question(item: Any, kind: Kind, where: str) -> Question:
+    """A line of the file."""
     if kind == "language_modeling":
-        text_field(item, "context", where)
         text_field(item, "continuation", where)
-        return
-    name = "choices" if kind == "multiple_choice" else "context_options"
-    text_field(item, "query" if kind == "multiple_choice" else "continuation", where)
-    options, gold = item.get(name), item.get("gold")
-    if (
-        not isinstance(options, list)
-        or len(options) < 2
-        or not all(isinstance(each, str) for each in options)
-    ):
+        return [(text_field(item, "context", where), str(item["continuation"]))], 0
+    is_choice = kind == "multiple_choice"
+    shared, name = ("query", "choices") if is_choice else ("continuation", "context_options")
+    text_field(item, shared, where)
+    texts, gold = item.get(name), item.get("gold")
+    if not isinstance(texts, list) or len(texts) < 2 or not all(isinstance(each, str) for each in texts):
         raise UserError(f'{where}: the field "{name}" must be a list of texts, at least two')
-    if isinstance(gold, bool) or not isinstance(gold, int) or not 0 <= gold < len(options):
-        raise UserError(f'{where}: the field "gold" must be the index of one of the {len(options)} texts')
+    if isinstance(gold, bool) or not isinstance(gold, int) or not 0 <= gold < len(texts):
+        raise UserError(f'{where}: the field "gold" must be the index of one of the {len(texts)} texts')
+    return [(item[shared], each) if is_choice else (each, item[shared]) for each in texts], gold
 
 
-def _rows(task: InContextTask, item: Any, examples: Iterable[Any], tokenizer: Tokenizer) -> list[Row]:
-    delimiter = task.continuation_delimiter
-    if task.icl_task_type == "multiple_choice":
-        before = "".join(f"{e['query']}{delimiter}{e['choices'][e['gold']]}\n\n" for e in examples)
-        texts = [f"{before}{item['query']}{delimiter}{choice}" for choice in item["choices"]]
-    elif task.icl_task_type == "schema":
-        before = "".join(
-            f"{e['context_options'][e['gold']]}{delimiter}{e['continuation']}\n\n" for e in examples
-        )
-        texts = [f"{before}{option}{delimiter}{item['continuation']}" for option in item["context_options"]]
-    else:
-        before = "".join(f"{e['context'].strip()}{delimiter}{e['continuation']}\n\n" for e in examples)
-        asked = f"{before}{item['context'].strip()}{delimiter}".rstrip()
-        texts = [asked, f"{before}{item['context'].strip()}{delimiter}{item['continuation']}"]
+def _rows(
+    task: InContextTask, question: Question, examples: Iterable[Question], tokenizer: Tokenizer
+) -> list[Row]:
+    answered = [options[gold] for options, gold in examples]
+    before = "".join(f"{asked}{task.continuation_delimiter}{said}\n\n" for asked, said in answered)
+    texts = [f"{before}{asked}{task.continuation_delimiter}{said}" for asked, said in question[0]]
+    if task.icl_task_type == "language_modeling":
+        texts.insert(0, f"{before}{question[0][0][0]}{task.continuation_delimiter}".rstrip())
     tokens = [[tokenizer.bos_id, *ids] for ids in tokenizer.encode_batch(texts)]
     if task.icl_task_type == "language_modeling":
         return [(tokens[1], _shared(tokens), len(tokens[1]))]

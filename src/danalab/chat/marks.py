@@ -118,9 +118,7 @@ class ChatFormat:
             elif part.kind == "result":
                 yield from self._result(part.text)
             else:
-                between = CALCULATION.split(
-                    part.text
-                )  # text, expression, result, text, expression, ..., text
+                between = CALCULATION.split(part.text)  # text, expression, result, text, ..., text
                 yield between[0], said
                 for at in range(1, len(between), 3):
                     yield from self._call(between[at], said)
@@ -182,8 +180,4 @@ class CallFollower:
     def force(self, engine: Engine, number: int, result: str) -> list[int]:
         """Put a result into the answer that a request writes; its tokens, none where the context has no space."""
         tokens = [self._chat.output_start, *self._chat.tokenizer.encode(result), self._chat.output_end]
-        try:
-            engine.force(number, tokens)
-        except UserError:
-            return []
-        return tokens
+        return tokens if engine.force(number, tokens) else []

@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from danalab.data.tokenizers.base import reject_surrogates
 from danalab.errors import UserError
@@ -157,25 +157,17 @@ def read_functions(value: Any, where: str = "tools") -> list[Function]:
 # ---- reading ----
 
 
-class _Said(NamedTuple):
-    """A part, and who says it."""
-
-    role: Role
-    part: Part
-    learned: bool = True
-
-
 def read_messages(value: Any, functions: Sequence[Function] = (), where: str = "messages") -> Conversation:
     """The conversation of a list of messages in OpenAI's form. FieldError: the first thing that is wrong."""
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
         raise FieldError(f"'{where}' must be a list of 1 to {MAX_MESSAGES} messages", where)
-    said: list[_Said] = []
+    said: list[Message] = []  # of one part each
     waiting: list[tuple[Any, int]] = []  # (id of a call without a result, place of the result in `said`)
     for number, entry in enumerate(value):
         _add(_object(entry, f"{where}.{number}"), f"{where}.{number}", said, waiting)
     if waiting:
         raise FieldError(f"'{where}': the call {waiting[0][0]!r:.80} has no result", where)
-    system = [part.text for role, part, _ in said if role == "system"]
+    system = [each.text for each in said if each.role == "system"]
     turns = said[len(system) :]
     if functions:
         system.append(FUNCTIONS.format(json.dumps(functions)))
@@ -184,9 +176,9 @@ def read_messages(value: Any, functions: Sequence[Function] = (), where: str = "
     for _, group in groupby(turns, key=lambda each: each.role):
         found = list(group)
         if found[0].role == "user":
-            messages.append(Message.of("user", "\n\n".join(each.part.text for each in found)))
+            messages.append(Message.of("user", "\n\n".join(each.text for each in found)))
         else:
-            parts = tuple(each.part for each in found)
+            parts = tuple(part for each in found for part in each.parts)
             messages.append(Message("assistant", parts, all(each.learned for each in found)))
     if not turns:  # instructions alone are the question
         messages = [Message.of("user", instructions)]
@@ -196,13 +188,13 @@ def read_messages(value: Any, functions: Sequence[Function] = (), where: str = "
         raise FieldError(f"'{where}': {error}", where) from None
 
 
-def _add(entry: Mapping[str, Any], where: str, said: list[_Said], waiting: list[tuple[Any, int]]) -> None:
+def _add(entry: Mapping[str, Any], where: str, said: list[Message], waiting: list[tuple[Any, int]]) -> None:
     """Add the parts of one message."""
     role = entry.get("role")
     match role:
         case "system" | "developer" | "user":
             begins = role != "user" and (not said or said[-1].role == "system")
-            said.append(_Said("system" if begins else "user", Part("text", _content(entry, where))))
+            said.append(Message.of("system" if begins else "user", _content(entry, where)))
         case "assistant":
             text, calls = _content(entry, where), entry.get("tool_calls") or []
             if entry.get("function_call"):
@@ -211,10 +203,10 @@ def _add(entry: Mapping[str, Any], where: str, said: list[_Said], waiting: list[
                 raise FieldError(f"'{where}.tool_calls' must be a list", f"{where}.tool_calls")
             learned = entry.get("weight") != 0
             if text:
-                said.append(_Said("assistant", Part("text", text), learned))
+                said.append(Message("assistant", (Part("text", text),), learned))
             for number, call in enumerate(calls):
                 call_id, part = _call(call, f"{where}.tool_calls.{number}")
-                said += [_Said("assistant", part, learned), _Said("assistant", Part("result", ""), learned)]
+                said += [Message("assistant", (each,), learned) for each in (part, Part("result", ""))]
                 waiting.append((call_id, len(said) - 1))
         case "tool" | "function":
             call_id, text = entry.get("tool_call_id"), _content(entry, where)
@@ -223,7 +215,7 @@ def _add(entry: Mapping[str, Any], where: str, said: list[_Said], waiting: list[
                 named = "waits for a result" if call_id is None else f"has the id {call_id!r:.80}"
                 raise FieldError(f"'{where}.tool_call_id': no open call {named}", f"{where}.tool_call_id")
             waiting.remove(call)
-            said[call[1]] = said[call[1]]._replace(part=Part("result", text))
+            said[call[1]] = replace(said[call[1]], parts=(Part("result", text),))
         case None:
             raise FieldError(f"'{where}.role' is missing", f"{where}.role")
         case _:

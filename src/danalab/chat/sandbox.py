@@ -4,13 +4,12 @@
            <--- values ----                   and the verdict is taken from the process of the tests
 
 This file is both ends: `run_tests` for whoever asks, and a program of its own, which needs nothing but Python, for the
-two processes. Each is the child of a keeper, which ends every process that the child leaves behind. The kernel allows
-the child
+two processes. The kernel allows them
 
     files        reading Python's installation, writing the working folder (Landlock)
     system calls those of computation, of open files, threads and clocks, with the arguments that these need (seccomp);
                  no sockets, processes, signals, owners, modes, attributes, locks, limits, mounts or tracing
-    creations    of files, folders, links and threads, up to a number: the kernel asks the keeper before each
+    creations    of files, folders, links and threads, up to a number: the kernel asks `run_tests` before each
 
 Other tools that isolate (bubblewrap, nsjail) need user namespaces, which containers and distributions switch off, and
 do not limit the number of files. Source for the checks that programs evade: Chen et al. 2021, arXiv 2107.03374.
@@ -20,30 +19,31 @@ import ast
 import builtins
 import contextlib
 import ctypes
-import errno
 import fcntl
 import itertools
 import json
 import os
 import platform
 import resource
+import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 SECONDS, MEMORY_MIB, FILE_MIB = 5.0, 512, 1
 """Limits: wall time and, rounded up, processor time; address space of each process; size of a file."""
+MAX_CREATIONS = 64
+"""Files, folders, links and threads that an isolated process may make."""
 MAX_LINE = 1 << 20
 """Bytes of an answer."""
-COMMAND = [sys.executable, "-I", "-B", str(Path(__file__).absolute())]
 
 
 class CannotIsolate(Exception):
@@ -75,65 +75,107 @@ def run_tests(
     obstacle = why_not_isolated()
     if obstacle and not trusted:
         raise CannotIsolate(obstacle)
-    common = {"function": function, "seconds": int(seconds) + 1, "isolated": not obstacle}
-    with contextlib.ExitStack() as ends, tempfile.TemporaryFile() as verdict:
-        reads_questions, questions, reads_answers, answers = (
-            ends.enter_context(os.fdopen(end, "rb" if index % 2 == 0 else "wb"))
-            for index, end in enumerate((*os.pipe(), *os.pipe()))
-        )
-        program_task = {**common, "source": program}
-        test_task = {**common, "source": prompt, "tests": tests}
-        with (
-            _process(program_task, reads_questions, answers, subprocess.DEVNULL),
-            _process(test_task, reads_answers, questions, verdict) as tester,
-        ):
-            ends.close()  # each process sees the end of the other
-            try:
-                tester.wait(seconds)
-            except subprocess.TimeoutExpired:
-                return ProgramResult(False, "timeout")
-        verdict.seek(0)
-        said = verdict.read().decode(errors="replace").strip()
-    if tester.returncode == 0 and said == "passed":
-        return ProgramResult(True, said)
-    return ProgramResult(False, said[-200:] or f"the tests ended with status {tester.returncode}")
-
-
-@contextlib.contextmanager
-def _process(
-    task: dict[str, Any], reads: IO[bytes], writes: IO[bytes], errors: Any
-) -> Iterator[subprocess.Popen[Any]]:
-    with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(task, file)
-        file.flush()
-        process = subprocess.Popen(
-            [*COMMAND, file.name],
-            cwd=folder,
-            env={},
-            stdin=reads,
-            stdout=writes,
-            stderr=errors,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            process.terminate()  # the keeper ends what the child has started
-            try:
-                process.wait(SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    common = {"function": function, "isolated": not obstacle}
+    return _run([{**common, "source": program}, {**common, "source": prompt, "tests": tests}], seconds)
 
 
 @lru_cache(maxsize=1)
 def why_not_isolated() -> str:
     """What this system lacks to isolate programs; empty where it can."""
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([*COMMAND, "probe"], cwd=folder, env={}, capture_output=True)
-    if done.returncode == 0:
-        return done.stdout.decode(errors="replace").strip()
-    return f"the probe ended with status {done.returncode}: {done.stderr.decode(errors='replace').strip()[-200:]}"
+    result = _run([{"isolated": True, "source": "", "tests": "open('file', 'w').close()"}], 60)
+    return "" if result.passed else result.reason
+
+
+def _run(tasks: Sequence[dict[str, Any]], seconds: float) -> ProgramResult:
+    """Carry out tasks, each in a process that reads what the one before writes; the last one has the verdict."""
+    with contextlib.ExitStack() as ends, contextlib.ExitStack() as stack:
+        pipes = [os.pipe() for _ in tasks]
+        for end in itertools.chain(*pipes):
+            ends.callback(os.close, end)
+        limits = {"seconds": int(seconds) + 1, "parent": os.getpid()}
+        started = [
+            stack.enter_context(_process({**task, **limits}, pipes[number - 1][0], pipes[number][1]))
+            for number, task in enumerate(tasks)
+        ]
+        ends.close()  # each process sees the end of the other
+        try:
+            said = _watch([asks for _, asks in started], time.monotonic() + seconds).strip()
+            code = started[-1][0].wait(SECONDS)
+        except (TimeoutError, subprocess.TimeoutExpired):
+            return ProgramResult(False, "timeout")
+    if code == 0 and said == "passed":
+        return ProgramResult(True, said)
+    return ProgramResult(False, said[-200:] or f"the tests ended with status {code}")
+
+
+@contextlib.contextmanager
+def _process(
+    task: dict[str, Any], reads: int, writes: int
+) -> Iterator[tuple[subprocess.Popen[Any], socket.socket]]:
+    """A process that carries out a task, and our end of the socket that is its standard error."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w") as file:
+        json.dump(task, file)
+        file.flush()
+        command = [sys.executable, "-I", "-B", str(Path(__file__).absolute()), file.name]
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={},
+            stdin=reads,
+            stdout=writes,
+            stderr=theirs.fileno(),
+            start_new_session=True,
+        )
+        theirs.close()
+        try:
+            yield process, ours
+        finally:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _watch(sockets: Sequence[socket.socket], deadline: float) -> str:
+    """What the last process says at its end; until then, permit the first creations of each. TimeoutError: too late."""
+    waiting, by_number = select.poll(), {each.fileno(): each for each in sockets}
+    left: dict[int, int] = {}
+    """Listener of the kernel's questions -> creations that are left."""
+    for number in by_number:
+        waiting.register(number, select.POLLIN)
+    try:
+        while True:
+            ready = waiting.poll(max(0.0, 1000 * (deadline - time.monotonic())))
+            if not ready:
+                raise TimeoutError
+            for number, event in ready:
+                if number in by_number:
+                    data, listeners, *_ = socket.recv_fds(by_number[number], 1000, 1)
+                    for listener in listeners:
+                        left[listener] = MAX_CREATIONS
+                        waiting.register(listener, select.POLLIN)
+                    if not listeners and by_number[number] is sockets[-1]:
+                        return data.decode(errors="replace")
+                    if not data:
+                        waiting.unregister(number)
+                elif left[number] and event & select.POLLIN:
+                    left[number] -= 1
+                    _permit(number)
+                else:  # the kernel refuses further creations, or the process has ended
+                    waiting.unregister(number)
+                    os.close(number)
+                    del left[number]
+    finally:
+        for listener in left:
+            os.close(listener)
+
+
+def _permit(listener: int) -> None:
+    """Let a system call go on as it is: another thread may change what its pointers show, but not that it counted."""
+    request = bytearray(80)
+    with contextlib.suppress(FileNotFoundError):  # the thread that asked has been interrupted
+        fcntl.ioctl(listener, _RECEIVE, request)
+        fcntl.ioctl(listener, _SEND, request[:8] + struct.pack("=qiI", 0, 0, _CONTINUE))
 
 
 # ---- the processes ----
@@ -141,39 +183,41 @@ def why_not_isolated() -> str:
 
 def main() -> None:
     """Read the task, give up rights, carry it out."""
-    if sys.argv[1] == "probe":
-        return _probe()
     task: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    keeper = fork_from_keeper(_count_creations, task["seconds"])
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != task["parent"]:
+            os._exit(1)
     # Standard input, output and errors get other numbers: what the program prints is of no use, and may be endless.
-    reads, writes, report = (os.fdopen(os.dup(number), mode) for number, mode in enumerate("rww"))
     null = os.open(os.devnull, os.O_RDWR)
+    reads, writes, asker = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w"), socket.socket(fileno=os.dup(2))
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    _limit(task["seconds"])
-    if task["isolated"]:
-        isolate(os.getcwd(), keeper)
-    keeper.close()
-    if "tests" not in task:
-        return _serve(lambda: _run(task["source"], "program")[task["function"]], reads, writes)
+    limits = {
+        resource.RLIMIT_CPU: task["seconds"],
+        resource.RLIMIT_AS: MEMORY_MIB << 20,
+        resource.RLIMIT_FSIZE: FILE_MIB << 20,
+        resource.RLIMIT_NOFILE: 32,
+        resource.RLIMIT_CORE: 0,
+    }
+    for limit, value in limits.items():
+        resource.setrlimit(limit, (value, value))
+    said = "passed"
     try:
-        _test(task["source"], task["function"], task["tests"], reads, writes)
+        if task["isolated"]:
+            listener = isolate(os.getcwd())
+            socket.send_fds(asker, [b"."], [listener])
+            os.close(listener)
+        if "tests" not in task:
+            asker.close()
+            return _serve(lambda: _namespace(task["source"], "program")[task["function"]], reads, writes)
+        _test(task["source"], task.get("function"), task["tests"], reads, writes)
+    except CannotIsolate as obstacle:
+        said = str(obstacle)
     except BaseException as error:
-        report.write(described(error))
-        report.flush()
-        os._exit(1)
-    report.write("passed")
-    report.flush()
-    os._exit(0)
-
-
-def _probe() -> None:
-    keeper = fork_from_keeper(_count_creations, 10)
-    try:
-        isolate(os.getcwd(), keeper)
-        open("file", "w").close()
-    except (CannotIsolate, OSError) as reason:
-        print(reason)
+        said = described(error)
+    os.write(asker.fileno(), said.encode())
+    os._exit(said != "passed")
 
 
 def _serve(define: Callable[[], Any], questions: Any, answers: Any) -> None:
@@ -196,13 +240,14 @@ def _serve(define: Callable[[], Any], questions: Any, answers: Any) -> None:
         reply(lambda arguments=arguments, named=named: found[0](*arguments, **named))
 
 
-def _run(source: str, name: str) -> dict[str, Any]:
+def _namespace(source: str, name: str) -> dict[str, Any]:
+    """What a program defines."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(source, name, "exec"), namespace)
     return namespace
 
 
-def _test(source: str, name: str, tests: str, answers: Any, questions: Any) -> None:
+def _test(source: str, name: str | None, tests: str, answers: Any, questions: Any) -> None:
     """Run the tests with a function that asks the other process; `source` defines what else they use."""
 
     def candidate(*arguments: Any, **named: Any) -> Any:
@@ -221,9 +266,11 @@ def _test(source: str, name: str, tests: str, answers: Any, questions: Any) -> N
             raise _error(line[1:].strip())
         return ast.literal_eval(line[1:].strip())
 
-    receive()
-    namespace = _run(source, "prompt")
-    namespace[name] = candidate
+    if name is not None:
+        receive()
+    namespace = _namespace(source, "prompt")
+    if name is not None:
+        namespace[name] = candidate
     exec(compile(tests, "tests", "exec"), namespace)
 
 
@@ -261,96 +308,10 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}{line}: {text}".encode("ascii", "backslashreplace").decode()
 
 
-# ---- the keeper ----
-
-
-_SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1
-
-
-def fork_from_keeper(watch: Callable[[socket.socket], None], seconds: int = 0) -> socket.socket:
-    """Return in a child of this process, with its connection to the keeper, which runs `watch` with the other end.
-
-    This process ends with the child, on SIGTERM, or after `seconds` where these are given. It first kills what the
-    child has started, also what has left its session.
-    """
-    keeper, is_linux = os.getpid(), sys.platform.startswith("linux")
-    libc = ctypes.CDLL(None)
-    if is_linux:
-        libc.prctl(_SUBREAPER, 1, 0, 0, 0)  # orphans become children of the keeper
-    ours, theirs = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        ours.close()
-        if is_linux:
-            libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != keeper:
-            os._exit(1)
-        return theirs
-    theirs.close()
-    os.setpgid(child, child)
-    code = 1
-
-    def end(*_: Any) -> None:
-        raise SystemExit
-
-    try:
-        for number in (signal.SIGTERM, signal.SIGALRM):
-            signal.signal(number, end)
-        signal.alarm(seconds)
-        threading.Thread(target=watch, args=(ours,), daemon=True).start()
-        while True:
-            process, status = os.waitpid(-1, 0)
-            if process == child:
-                code = os.waitstatus_to_exitcode(status)
-                break
-    finally:
-        for number in (signal.SIGTERM, signal.SIGALRM):
-            signal.signal(number, signal.SIG_IGN)
-        _kill_children(child)
-        os._exit(code if code >= 0 else 128 - code)
-
-
-def _kill_children(group: int) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(group, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                for process in _children():
-                    with contextlib.suppress(OSError):
-                        os.kill(process, signal.SIGKILL)
-                os.waitpid(-1, 0)
-
-
-def _children() -> list[int]:
-    found = []
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
-            if int(file.read_bytes().rpartition(b")")[2].split()[1]) == os.getpid():
-                found.append(int(file.parent.name))
-    return found
-
-
-def _count_creations(child: socket.socket) -> None:
-    """Permit the first `MAX_CREATIONS` system calls that make something, and refuse the others with EDQUOT."""
-    _, listeners, *_ = socket.recv_fds(child, 1, 1)
-    left = MAX_CREATIONS
-    for listener in itertools.cycle(listeners):  # without isolation there is none
-        request = bytearray(80)
-        with contextlib.suppress(FileNotFoundError):  # the thread that asked has been interrupted
-            fcntl.ioctl(listener, _RECEIVE, request)
-            left -= 1
-            # The call goes on as it is: another thread may change what its pointers show, but not that it was counted.
-            answer = (0, _CONTINUE) if left >= 0 else (-errno.EDQUOT, 0)
-            fcntl.ioctl(listener, _SEND, request[:8] + struct.pack("=qiI", 0, *answer))
-
-
 # ---- rights ----
 
 
-MAX_CREATIONS = 64
-"""Files, folders, links and threads that an isolated program may make."""
-_NO_NEW_PRIVILEGES = 38
+_PARENT_DEATH_SIGNAL, _NO_NEW_PRIVILEGES = 1, 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _READ_FILE, _READ_DIR, _EVERYTHING = 1 << 2, 1 << 3, (1 << 13) - 1
 _WRITE_FILE, _DEVICES = 1 << 1, 1 << 6 | 1 << 9 | 1 << 10 | 1 << 11
@@ -359,7 +320,7 @@ _SINCE = {2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
 _CAPABILITIES, _READ_SEARCH = 0x20080522, 1 << 2
 _FILTER, _NEW_LISTENER, _RECEIVE, _SEND, _CONTINUE = 1, 1 << 3, 0xC0502100, 0xC0182101, 1
 _PERMIT, _ASK, _DENY, _ABSENT = 0x7FFF0000, 0x7FC00000, 0x00050001, 0x00050026
-"""Verdicts of a filter: allow, ask the keeper, EPERM, ENOSYS."""
+"""Verdicts of a filter: allow, ask `run_tests`, EPERM, ENOSYS."""
 _MACHINES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}
 """Machine -> its name in filters, and the number of seccomp."""
 _PERMITTED = {  # system call: number on x86_64 and on aarch64
@@ -402,22 +363,13 @@ _CHECKED = (  # system call, its numbers, an argument, its mask, masked values: 
 )  # fmt: skip
 
 
-def _limit(cpu_seconds: int) -> None:
-    limits = {
-        resource.RLIMIT_CPU: cpu_seconds,
-        resource.RLIMIT_AS: MEMORY_MIB << 20,
-        resource.RLIMIT_FSIZE: FILE_MIB << 20,
-        resource.RLIMIT_NOFILE: 32,
-        resource.RLIMIT_CORE: 0,
-    }
-    for limit, value in limits.items():
-        resource.setrlimit(limit, (value, value))
+def isolate(folder: str) -> int:
+    """Keep only the rights that the module names; they cannot be regained. Returns the listener for creations.
 
-
-def isolate(folder: str, keeper: socket.socket) -> None:
-    """Keep only the rights that the module names; they cannot be regained. Raises CannotIsolate: says why."""
-    machine, seccomp = _MACHINES.get(platform.machine(), (0, 0))
-    if not sys.platform.startswith("linux") or not machine or sys.byteorder != "little":
+    Raises CannotIsolate: says why.
+    """
+    name = platform.machine()
+    if not sys.platform.startswith("linux") or name not in _MACHINES or sys.byteorder != "little":
         raise CannotIsolate(
             f"programs are isolated on Linux on x86_64 and aarch64, not on {platform.platform()}"
         )
@@ -429,28 +381,16 @@ def isolate(folder: str, keeper: socket.socket) -> None:
             raise CannotIsolate(f"{what}: {os.strerror(ctypes.get_errno())}")
         return found
 
-    version = call(
-        "no Landlock in this kernel (Linux 5.13 and newer)", libc.syscall, _CREATE_RULESET, None, 0, 1
-    )
+    older = "no Landlock in this kernel (Linux 5.13 and newer)"
+    version = call(older, libc.syscall, _CREATE_RULESET, None, 0, 1)
     handled = _EVERYTHING | sum(bit for since, bit in _SINCE.items() if version >= since)
     # Also TCP, and abstract sockets and signals to other processes: seccomp refuses them, too.
     ruleset = struct.pack("QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
-    rules = call(
-        "Landlock", libc.syscall, _CREATE_RULESET, ctypes.create_string_buffer(ruleset), len(ruleset), 0
-    )
-    readable = {
-        sys.prefix,
-        sys.base_prefix,
-        sys.exec_prefix,
-        os.path.dirname(os.__file__),
-        "/lib",
-        "/lib64",
-        "/usr/lib",
-        "/usr/lib64",
-        "/usr/share/zoneinfo",
-    } - {"/"}
-    allowed = dict.fromkeys(readable, _READ_FILE | _READ_DIR)
-    allowed |= {
+    rules = call("Landlock", libc.syscall, _CREATE_RULESET, ruleset, len(ruleset), 0)
+    installed = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__)} - {"/"}
+    libraries = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo")
+    allowed = {
+        **dict.fromkeys((*installed, *libraries), _READ_FILE | _READ_DIR),
         "/dev/null": _READ_FILE | _WRITE_FILE,
         "/dev/urandom": _READ_FILE,
         folder: handled & ~_DEVICES,
@@ -458,35 +398,21 @@ def isolate(folder: str, keeper: socket.socket) -> None:
     for path, access in allowed.items():
         if os.path.exists(path):
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            rule = ctypes.create_string_buffer(struct.pack("=Qi", access & handled, descriptor))
+            rule = struct.pack("=Qi", access & handled, descriptor)
             call(f"Landlock: {path}", libc.syscall, _ADD_RULE, rules, 1, rule, 0)
             os.close(descriptor)
     # Of root's privileges only that of reading files of any owner stays: an installation may be another user's.
-    header, sets = (
-        ctypes.create_string_buffer(struct.pack("II", _CAPABILITIES, 0)),
-        ctypes.create_string_buffer(24),
-    )
+    header, sets = struct.pack("II", _CAPABILITIES, 0), ctypes.create_string_buffer(24)
     call("capabilities", libc.capget, header, sets)
-    kept = struct.unpack("6I", sets.raw[:24])[1] & _READ_SEARCH
-    call(
-        "capabilities",
-        libc.capset,
-        header,
-        ctypes.create_string_buffer(struct.pack("6I", kept, kept, 0, 0, 0, 0)),
-    )
+    kept = struct.unpack("6I", sets)[1] & _READ_SEARCH
+    call("capabilities", libc.capset, header, struct.pack("6I", kept, kept, 0, 0, 0, 0))
     call("no_new_privs", libc.prctl, _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     call("Landlock", libc.syscall, _RESTRICT_SELF, rules, 0)
     os.close(rules)
-    instructions = b"".join(_filter(platform.machine()))
-    code = ctypes.create_string_buffer(instructions)
-    program = ctypes.create_string_buffer(
-        struct.pack("HxxxxxxQ", len(instructions) // 8, ctypes.addressof(code))
-    )
-    what = "no seccomp filters with a listener in this kernel"
-    listener = call(what, libc.syscall, seccomp, _FILTER, _NEW_LISTENER, program)
-    socket.send_fds(keeper, [b"1"], [listener])
-    os.close(listener)
-    keeper.close()
+    steps = ctypes.create_string_buffer(b"".join(_filter(name)))
+    program = struct.pack("HxxxxxxQ", len(steps) // 8, ctypes.addressof(steps))
+    older = "no seccomp filters with a listener in this kernel"
+    return call(older, libc.syscall, _MACHINES[name][1], _FILTER, _NEW_LISTENER, program)
 
 
 def _filter(name: str) -> list[bytes]:
@@ -495,7 +421,7 @@ def _filter(name: str) -> list[bytes]:
     def step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
         return struct.pack("HBBI", code, if_true, if_false, value)
 
-    load, equal, end, keep = 0x20, 0x15, 0x06, 0x54
+    load, equal, end, keep, jump = 0x20, 0x15, 0x06, 0x54, 0x05
     column = list(_MACHINES).index(name)
     found = [step(load, 4), step(equal, _MACHINES[name][0], 1, 0), step(end, _DENY), step(load, 0)]
     for numbers in _PERMITTED.values():
@@ -503,14 +429,17 @@ def _filter(name: str) -> list[bytes]:
             found += [step(equal, numbers[column], 0, 1), step(end, _PERMIT)]
     for _, numbers, argument, mask, values, then in _CHECKED:
         number, count = numbers[column], len(values)
-        if number is not None:
-            found += [step(load, 0), step(equal, number, 0, count + 4)]
-            found += [
-                step(load, 16 + 8 * argument),
-                step(keep, mask),
-            ]  # the lower half, which alone the kernel reads
-            found += [step(equal, value, count - index, 0) for index, value in enumerate(values)]
-            found += [step(0x05, 1), step(end, then)]  # jump over the end
+        if number is None:
+            continue
+        # Of an argument the lower half, which alone the kernel reads.
+        found += [
+            step(load, 0),
+            step(equal, number, 0, count + 4),
+            step(load, 16 + 8 * argument),
+            step(keep, mask),
+        ]
+        found += [step(equal, value, count - index) for index, value in enumerate(values)]
+        found += [step(jump, 1), step(end, then)]
     return [*found, step(end, _DENY)]
 
 

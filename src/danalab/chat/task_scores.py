@@ -6,7 +6,7 @@ score     mean reward of an answer                pass@k    of n sampled answers
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from danalab.chat.answers import AnsweredProblem, ModelEngine, answer_problems
+from danalab.chat.answers import AnsweredProblem, AnswerSettings, ModelEngine, answer_problems
 from danalab.chat.formats import PlainFormat, TemplateFormat, format_of
 from danalab.chat.marks import ChatFormat
 from danalab.chat.rewards import Scorer
@@ -28,27 +28,6 @@ from danalab.train.run.open import open_run
 from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class AnswerSettings:
-    """How tasks are answered. Raises UserError: several answers that are all the same."""
-
-    limit: int | None = None
-    """Problems of a task, the first ones; None: all."""
-    samples: int = 1
-    """Answers to each problem."""
-    temperature: float = 0.0
-    """0: the most likely token; several samples need more."""
-    max_tokens: int = 256
-    """Limit on an answer."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.samples > 1 and self.temperature == 0:
-            raise UserError(
-                f"--samples {self.samples}: at temperature 0 all answers are the same; give --temperature 1"
-            )
 
 
 @dataclass(frozen=True)
@@ -124,40 +103,29 @@ def evaluate_task(
     Before a later turn stands what the model itself has said, its first sample. UserError: no problem leaves space for
     an answer, or a reward misbehaves.
     """
-    asked = _problems(task, settings, _positions(task, settings))
+    asked = _problems(task, settings)
     has_turns, results = any(problem.later for problem in asked.values()), list[TaskResult]()
     while asked:
-        answered = _answer(engine, chat, asked, settings, scorer or Scorer())
+        answered = answer_problems(engine, chat, scorer or Scorer(), asked, settings)
         turn = len(results) + 1
         if turn > 1 and not any(answered):
             break
         name = f"{task.name}, turn {turn}" if has_turns else task.name
         results.append(TaskResult.of(name, task.baseline, answered))
         asked = {
-            (*key[:3], turn): each.problem.next_turn(each.answers[0].message(chat))
+            (*key[:3], turn): each.problem.next_turn(chat.parse(each.answers[0].tokens))
             for key, each in zip(asked, answered, strict=True)
             if each is not None and each.problem.later
         }
     return results
 
 
-def _positions(task: Task, settings: AnswerSettings) -> range:
-    return range(len(task) if settings.limit is None else min(settings.limit, len(task)))
-
-
-def _problems(task: Task, settings: AnswerSettings, positions: Sequence[int]) -> dict[Any, Problem]:
-    return {(settings.seed, task.name, position): task.problem(position) for position in positions}
-
-
-def _answer(
-    engine: Engine,
-    chat: ChatFormat | TemplateFormat,
-    asked: Mapping[Any, Problem],
-    settings: AnswerSettings,
-    scorer: Scorer,
-) -> list[AnsweredProblem | None]:
-    names = ("samples", "max_tokens", "temperature")
-    return answer_problems(engine, chat, scorer, asked, **{name: getattr(settings, name) for name in names})
+def _problems(task: Task, settings: AnswerSettings, first: int = 0, step: int = 1) -> dict[Any, Problem]:
+    """Every `step`-th problem, by its key for the seeds."""
+    limit = len(task) if settings.limit is None else min(settings.limit, len(task))
+    return {
+        (settings.seed, task.name, position): task.problem(position) for position in range(first, limit, step)
+    }
 
 
 class TaskEvaluator:
@@ -188,10 +156,9 @@ class TaskEvaluator:
         for task in self._tasks:
             if should_stop():
                 return None
-            mine = _positions(task, self._settings)[world.dp_rank :: world.dp_size]
+            asked = _problems(task, self._settings, world.dp_rank, world.dp_size)
             with self._engine() as engine:
-                asked = _problems(task, self._settings, mine)
-                answered = _answer(engine, self._chat, asked, self._settings, self._scorer)
+                answered = answer_problems(engine, self._chat, self._scorer, asked, self._settings)
             means = [None if each is None else fmean(each.rewards) for each in answered]
             gathered = [mean for part in world.gather(means) for mean in part]
             score = Score.of(_answered(task.name, gathered))

@@ -88,7 +88,6 @@ the cores of a busy machine from the thread that they wait for (notes/lab-notebo
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (2 for bad input)."""
-    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be valid UTF-8
     if isinstance(sys.stdin, io.TextIOWrapper):
@@ -133,13 +132,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(reason)
     except KeyboardInterrupt:
         return _fail("interrupted", code=130)
-
-
-def _open_closed_streams() -> None:
-    """Open the standard streams that the caller closed (`>&-`): their numbers would go to the next files of a run."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:  # os.open takes the lowest free number: this one
-            setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "r" if number == 0 else "w"))  # noqa: SIM115
 
 
 def _fail(message: str, code: int = 2) -> int:

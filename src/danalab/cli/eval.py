@@ -111,7 +111,8 @@ def _on_split(flags: Flags) -> tuple[Any, list[str]]:
 
 
 def _on_tasks(flags: Flags) -> tuple[Any, list[str]]:
-    from danalab.chat.task_scores import AnswerSettings, evaluate_chat
+    from danalab.chat.answers import AnswerSettings
+    from danalab.chat.task_scores import evaluate_chat
 
     limit = DEFAULT_PROBLEMS if flags.limit is None else flags.limit
     names = ("samples", "temperature", "max_tokens", "seed")

@@ -1,11 +1,9 @@
 """Write a SLURM job script that requeues until a run's last step, and submit it.
 
 danalab slurm --account ACCOUNT --gpus 4 -- --arch enoki --opt adana --heads 12
-danalab slurm --runs runs.txt --at-once 4 -- --arch enoki --opt adana      # a line of flags a run: an array job
 """
 
 import sys
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +17,6 @@ class Flags(JsonFlags, Resources):
     """Settings of `danalab slurm`."""
 
     train: Positional[tuple[str, ...]] = setting((), "Flags of danalab train, after --.")
-    runs: Path | None = setting(
-        None, "File with the flags of one run on each line (# comments); flags after -- are added to each."
-    )
     job_name: str | None = setting(None, "Default: the run's name.")
     log_dir: Path = setting(Path("slurm"), "Folder of scripts and logs.")
     dry_run: bool = setting(False, "Print the script; write and submit nothing.")
@@ -29,26 +24,18 @@ class Flags(JsonFlags, Resources):
 
 def run(flags: Flags) -> Answer:
     """Write a SLURM job script that requeues until a run's last step, and submit it; the run's flags follow --."""
-    from danalab.train.slurm import SlurmJob, read_runs, submit
+    from danalab.train.slurm import SlurmJob, submit
 
-    if flags.runs is None and not flags.train:
-        raise UserError("no run: give flags of danalab train after --, or --runs FILE")
-    lines = read_runs(flags.runs) if flags.runs is not None else [[]]
-    runs = [_checked([*flags.train, *line], flags.ranks) for line in lines]
-    [(usual, count)] = Counter(name for name, _ in runs).most_common(1)
-    if count > 1:
-        raise UserError(
-            f"--runs: {count} lines are the run {usual}; give each settings or a --name of its own"
-        )
-    several = flags.runs.stem if flags.runs is not None else usual
-    name = flags.job_name or (usual if len(runs) == 1 else several)
-    job = SlurmJob(name, [words for _, words in runs], flags, flags.log_dir)
+    if not flags.train:
+        raise UserError("no run: give flags of danalab train after --")
+    name, words = _checked(list(flags.train), flags.ranks)
+    job = SlurmJob(flags.job_name or name, [words], flags, flags.log_dir)
     if flags.dry_run:
         return Answer({"script": job.text()}, [job.text().rstrip("\n")])
     script = job.write()
     answer = submit(script)
     print(f"{answer}: {script}, logs in {flags.log_dir}", file=sys.stderr)
-    return Answer({"script": str(script), "runs": [name for name, _ in runs], "sbatch": answer}, [])
+    return Answer({"script": str(script), "runs": [name], "sbatch": answer}, [])
 
 
 def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:

@@ -69,7 +69,6 @@ _HOW = {
     "resume_from",
     "rules",
     "run_dir",
-    "sample_prompts",
     "size",
     "tensorboard",
     "tokens_per_param",

@@ -55,23 +55,6 @@ class EagerBackend:
         """Nothing to do: the model's weights are used where they are."""
 
 
-class KeyValueBlocks:
-    """Keys and values of one layer in the memory of all blocks, [positions, K, H]; allocated on first use."""
-
-    def __init__(self, pool: BlockPool):
-        self._positions = pool.n_blocks * pool.block_size
-        self.block_size = pool.block_size
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
-
-    def write(self, positions: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store k, v [..., K, H] at `positions` [...]; returns the whole memory."""
-        if self.keys is None or self.values is None:
-            self.keys, self.values = (x.new_empty(self._positions, *x.shape[-2:]) for x in (k, v))
-        self.keys[positions], self.values[positions] = k, v
-        return self.keys, self.values
-
-
 class BlockCache(Cache):
     """A batch of sequences of different lengths, for `Decoder.hidden`."""
 
@@ -95,7 +78,7 @@ class BlockCache(Cache):
             blocks = memory[layer]
             if isinstance(state, KeyValues):
                 assert blocks is not None
-                self.states[layer] = BlockView(blocks, self)
+                blocks.cache, self.states[layer] = self, blocks
             elif begun := [each.states[layer] for each in sequences if each.states and each.states[layer]]:
                 # All sequences of a batch are before their first token, or all are after it.
                 state.load(tuple(torch.cat(same) for same in zip(*begun, strict=True)))
@@ -112,16 +95,17 @@ class BlockCache(Cache):
                 sequence.states = [part and tuple(x[row : row + 1] for x in part) for part in recurrent]
 
 
-class BlockView(KeyValues):
-    """The keys and values of some sequences in one layer."""
+class KeyValueBlocks(KeyValues):
+    """Keys and values of one layer in the memory of all blocks, [positions, K, H]; `cache`: the sequences of a step."""
 
-    def __init__(self, memory: KeyValueBlocks, cache: BlockCache):
-        super().__init__(*cache.table.shape)
-        self._memory, self._cache = memory, cache
+    def __init__(self, pool: BlockPool):
+        super().__init__(1, pool.n_blocks * pool.block_size)
+        self.block_size = pool.block_size
+        self.cache: BlockCache
 
     def append(self, k_BNLH: Tensor, v_BNLH: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Keys and values of all positions up to the new ones, and the mask that shorter sequences need."""
-        length, device, cache = k_BNLH.shape[2], k_BNLH.device, self._cache
+        length, device, cache = k_BNLH.shape[2], k_BNLH.device, self.cache
         end = cache.max_start + length
         if cache.same_start:
             new, visible = cache.table[:, cache.max_start : end], cache.table[:, :end]
@@ -132,5 +116,8 @@ class BlockView(KeyValues):
             # Beyond its end a sequence sees its last token again, never what others left: 0 times NaN would be NaN.
             visible = cache.table.gather(1, every.minimum(own[:, -1:]))
             mask = (every <= own.unsqueeze(-1)).unsqueeze(1)
-        keys, values = self._memory.write(new, k_BNLH.transpose(1, 2), v_BNLH.transpose(1, 2))
-        return keys[visible].transpose(1, 2), values[visible].transpose(1, 2), mask
+        k, v = k_BNLH.transpose(1, 2), v_BNLH.transpose(1, 2)
+        if self._keys is None or self._values is None:
+            self._keys, self._values = (x.new_empty(self.max_len, *x.shape[-2:]) for x in (k, v))
+        self._keys[new], self._values[new] = k, v
+        return self._keys[visible].transpose(1, 2), self._values[visible].transpose(1, 2), mask

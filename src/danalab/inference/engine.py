@@ -29,7 +29,7 @@ from danalab.inference.request import (
     TextStream,
     TokenEvent,
 )
-from danalab.inference.sampling import DrawnTokens, draw
+from danalab.inference.sampling import draw
 from danalab.inference.scheduler import BlockPool, Scheduler
 from danalab.models.decoder import Decoder
 
@@ -59,7 +59,6 @@ class Engine:
         weight_dtype: "float32", "bfloat16" or "int8" (a scale for each output feature): how the native back end stores
             matrices; None: as the model.
         prefix_reuse: keep the keys and values of prompts for later requests with the same beginning.
-        n_valid: ids from this one on are never drawn; None: the tokenizer's, or all are valid.
         end_tokens: ids that end a text; None: the tokenizer's end-of-text token, or none.
         backend: "native", where the tokens and log-probabilities of a request are bitwise the same alone or in any
             batch; "eager"; or "auto": native where it can compute the model.
@@ -76,7 +75,6 @@ class Engine:
         cache_tokens: int | None = None,
         weight_dtype: str | None = None,
         prefix_reuse: bool = True,
-        n_valid: int | None = None,
         end_tokens: Collection[int] | None = None,
         backend: str = "auto",
     ):
@@ -85,12 +83,7 @@ class Engine:
             raise UserError(f"max_batch_size is {max_batch_size}; it must be at least 1")
         if model.document_token is not None:
             raise UserError("decoding needs one document per row: set document_token to None before")
-        known = config.vocab_size if tokenizer is None else min(tokenizer.n_tokens, config.vocab_size)
-        self._n_valid = known if n_valid is None else n_valid
-        if not 1 <= self._n_valid <= config.vocab_size:
-            raise UserError(
-                f"n_valid is {n_valid}; it must be 1 to {config.vocab_size}, the vocabulary's size"
-            )
+        self._n_valid = config.vocab_size if tokenizer is None else min(tokenizer.n_tokens, config.vocab_size)
         if end_tokens is None:
             end_tokens = () if tokenizer is None else (tokenizer.eos_id,)
         self.model, self.tokenizer, self._ends = model, tokenizer, frozenset(end_tokens)
@@ -157,25 +150,16 @@ class Engine:
         self._end(sequence)
         return True
 
-    def force(self, number: int, tokens: Sequence[int]) -> None:
-        """Add tokens to the text of a running request, for example the output of a tool; no events follow for them.
+    def force(self, number: int, tokens: Sequence[int]) -> bool:
+        """Append tokens to the text of a request that runs; False: the context has no space for them.
 
         They do not count as drawn; the next token is drawn after them.
-
-        Raises:
-            UserError: the request is not known or has ended, an id outside the vocabulary, or too many tokens.
         """
-        sequence = self._sequences.get(number)
-        if sequence is None:
-            raise UserError(f"request {number} is not known, or has ended")
-        config = self.model.config
-        if any(not 0 <= token < config.vocab_size for token in tokens):
-            raise UserError(f"a forced token is outside the model's vocabulary of {config.vocab_size}")
-        if len(sequence.tokens) + len(tokens) >= config.seq_len:
-            raise UserError(
-                f"{len(tokens)} forced tokens after {len(sequence.tokens)} exceed the context of {config.seq_len}"
-            )
-        sequence.tokens.extend(tokens)
+        text = self._sequences[number].tokens
+        has_space = len(text) + len(tokens) < self.model.config.seq_len
+        if has_space:
+            text.extend(tokens)
+        return has_space
 
     def end_tokens(self, parameters: SamplingParameters) -> frozenset[int]:
         """Ids that end a text with these parameters."""
@@ -207,7 +191,11 @@ class Engine:
             self.scheduler.advance(chunk)
         if sequences:
             drawn = draw(logits[:, : self._n_valid], sequences, self._backend.sampler)
-            events += [self._take(sequence, row, drawn) for row, sequence in enumerate(sequences)]
+            for sequence, token, logprob, top in zip(sequences, *drawn, strict=True):
+                reason = self._accept(sequence, token)
+                if reason is not None:
+                    self._end(sequence)
+                events.append(TokenEvent(sequence.id, token, logprob, top, reason))
         return events
 
     def generate(
@@ -254,15 +242,10 @@ class Engine:
 
     # ---- one token ----
 
-    def _take(self, sequence: RequestState, row: int, drawn: DrawnTokens) -> TokenEvent:
-        token = drawn.tokens[row]
-        reason: FinishReason | None = "error" if token < 0 else self._accept(sequence, token)
-        if reason is not None:
-            self._end(sequence)
-        return TokenEvent(sequence.id, token, drawn.logprobs[row], drawn.tops[row], reason)
-
     def _accept(self, sequence: RequestState, token: int) -> FinishReason | None:
         """Add a drawn token to its sequence; returns the reason if the sequence ends."""
+        if token < 0:
+            return "error"
         sequence.drawn += 1
         if sequence.counts is not None and sequence.seen is not None:
             sequence.counts[token] += 1

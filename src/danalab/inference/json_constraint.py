@@ -62,17 +62,16 @@ class JsonConstraint:
     """Tokens whose text is one JSON value that matches a schema, then the end-of-text token.
 
     Args:
-        schema: JSON schema; None: any object. The text is compact, without whitespace between its parts.
+        schema: JSON schema. The text is compact, without whitespace between its parts.
     Raises:
         MissingExtra: llguidance is not installed.
         UserError: the schema is wrong, too large, uses something that is not supported, or allows no text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, schema: Mapping[str, Any] | None = None):
+    def __init__(self, tokenizer: Tokenizer, schema: Mapping[str, Any]):
         import_extra("llguidance", "constrained decoding")
         self._bits = np.zeros(-(-tokenizer.n_tokens // 32), dtype=np.uint32)
         self._n_tokens = tokenizer.n_tokens
-        schema = {"type": "object"} if schema is None else schema
         try:
             given = json.dumps(schema)
             obstacle = TOO_LARGE if len(given) > MAX_SCHEMA else ""

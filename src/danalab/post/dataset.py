@@ -13,13 +13,12 @@ The rows come in a shuffled order that depends on seed and step alone.
 from __future__ import annotations
 
 import hashlib
-from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -76,7 +75,7 @@ class ConversationDataset(ChatDataset):
     def __init__(
         self,
         words: Sequence[str],
-        splits: Mapping[str, TokenizedConversations],
+        splits: Mapping[str, Sequence[TokenizedConversation]],
         split: str,
         chat: ChatFormat,
         *,
@@ -84,7 +83,10 @@ class ConversationDataset(ChatDataset):
         masked: bool,
     ):
         conversations = splits[split]
-        identity = f"conversations 1\n{chat.tokenizer.fingerprint}\n{conversations.sha256}\n{masked}"
+        ids, said = (np.concatenate(part) for part in zip(*conversations, strict=True))
+        ends = np.cumsum([len(each.ids) for each in conversations])
+        digest = hashlib.sha256(ids.tobytes() + said.tobytes() + ends.tobytes()).hexdigest()
+        identity = f"conversations 1\n{chat.tokenizer.fingerprint}\n{digest}\n{masked}"
         super().__init__(
             words,
             split,
@@ -98,7 +100,7 @@ class ConversationDataset(ChatDataset):
         rows = self.rows(seq_len)
         self.packing = rows.packing
         if rows.n == 0:
-            shortest = int((conversations.ends - conversations.starts).min())
+            shortest = min(len(each.ids) for each in conversations)
             raise UserError(
                 f"{self.path} ({split}): no whole turn within --seq-len {seq_len}; shortest: {shortest}"
             )
@@ -120,18 +122,28 @@ class ReplayedDataset(MixedDataset):
         return self.n_tokens
 
 
-def tokenize(words: Sequence[str], chat: ChatFormat) -> TokenizedConversations:
+class TokenizedConversation(NamedTuple):
+    """A conversation of n tokens."""
+
+    ids: np.ndarray
+    """int32 [n]."""
+    said: np.ndarray
+    """Whether the assistant says a token, so that it is a target of the loss, bool [n]."""
+
+
+def tokenize(words: Sequence[str], chat: ChatFormat) -> list[TokenizedConversation]:
     """The conversations of files (FILE.jsonl) and tasks (NAME[:KEY=VALUE,...]); a UserError names a malformed line."""
-    parts = [_tokenized(_conversations_of(word), chat) for word in words]
-    if not parts:
-        raise UserError("no conversations: give --data FILE.jsonl, or the name of a task")
-    for word, part in zip(words, parts, strict=True):
-        if not len(part):
+    found: list[TokenizedConversation] = []
+    for word in words:
+        before, pending = len(found), iter(_conversations_of(word))
+        while group := list(islice(pending, _TOGETHER)):
+            for ids, mask in _rendered(group, chat):
+                found.append(TokenizedConversation(np.array(ids, np.int32), np.array(mask, bool)))
+        if len(found) == before:
             raise UserError(f"{word}: no conversation in it")
-    offsets = np.cumsum([0, *(len(part.ids) for part in parts[:-1])])
-    ends = [part.ends + offset for part, offset in zip(parts, offsets, strict=True)]
-    ids, said = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "said"))
-    return TokenizedConversations(ids, said, np.concatenate(ends))
+    if not found:
+        raise UserError("no conversations: give --data FILE.jsonl, or the name of a task")
+    return found
 
 
 def _conversations_of(word: str) -> Iterable[tuple[str, Conversation]]:
@@ -144,17 +156,6 @@ def _conversations_of(word: str) -> Iterable[tuple[str, Conversation]]:
     return ((f"task {word}, problem {i}", task.problem(i).conversation()) for i in range(len(task)))
 
 
-def _tokenized(conversations: Iterable[tuple[str, Conversation]], chat: ChatFormat) -> TokenizedConversations:
-    ids, said, ends = array("i"), array("b"), array("q")
-    pending = iter(conversations)
-    while group := list(islice(pending, _TOGETHER)):
-        for rendered in _rendered(group, chat):
-            ids.extend(rendered.ids)
-            said.extend(rendered.mask)
-            ends.append(len(ids))
-    return TokenizedConversations(np.array(ids, np.int32), np.array(said, bool), np.array(ends, np.int64))
-
-
 def _rendered(group: Sequence[tuple[str, Conversation]], chat: ChatFormat) -> list[Rendered]:
     try:
         return chat.render_all([conversation for _, conversation in group])
@@ -164,72 +165,44 @@ def _rendered(group: Sequence[tuple[str, Conversation]], chat: ChatFormat) -> li
         return [found for each in group for found in _rendered([each], chat)]
 
 
-@dataclass(frozen=True)
-class TokenizedConversations:
-    """A list of conversations."""
-
-    ids: np.ndarray
-    """The tokens of one conversation after the other, int32."""
-    said: np.ndarray
-    """Whether the assistant says a token, so that it is a target of the loss, bool."""
-    ends: np.ndarray
-    """The end of each conversation in `ids`, int64."""
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    @property
-    def starts(self) -> np.ndarray:
-        """The start of each conversation in `ids`, int64."""
-        return np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
-
-    @cached_property
-    def sha256(self) -> str:
-        """Hash [hex] of the content."""
-        return hashlib.sha256(self.ids.tobytes() + self.said.tobytes() + self.ends.tobytes()).hexdigest()
-
-    def pick(self, numbers: np.ndarray) -> TokenizedConversations:
-        """Some of the conversations, in the order of their numbers."""
-        starts = self.starts
-        places = [np.arange(int(starts[number]), int(self.ends[number])) for number in numbers]
-        chosen = np.concatenate(places)
-        return TokenizedConversations(
-            self.ids[chosen], self.said[chosen], np.cumsum([len(each) for each in places])
-        )
-
-    def split(self, share: float, key: bytes) -> tuple[TokenizedConversations, TokenizedConversations]:
-        """(the others, a random `share` of at least one), by a keyed permutation; UserError: fewer than two."""
-        n = len(self)
-        if n < 2:
-            raise UserError("one conversation cannot be split for validation: give more, or --val-data")
-        count = min(max(1, round(share * n)), n - 1)
-        kept = np.isin(np.arange(n), Permutation(n, key)(np.arange(n))[:count])
-        return self.pick(np.flatnonzero(~kept)), self.pick(np.flatnonzero(kept))
+def split(
+    conversations: Sequence[TokenizedConversation], share: float, key: bytes
+) -> tuple[list[TokenizedConversation], list[TokenizedConversation]]:
+    """(the others, a random `share` of at least one), by a keyed permutation; UserError: fewer than two."""
+    n = len(conversations)
+    if n < 2:
+        raise UserError("one conversation cannot be split for validation: give more, or --val-data")
+    count = min(max(1, round(share * n)), n - 1)
+    chosen = set(Permutation(n, key)(np.arange(n))[:count].tolist())
+    others = [each for number, each in enumerate(conversations) if number not in chosen]
+    return others, [conversations[number] for number in sorted(chosen)]
 
 
 class ConversationRows:
     """Rows of `seq_len` positions for `danalab.data.order.batches`; `masked`: only the assistant's are targets."""
 
     def __init__(
-        self, conversations: TokenizedConversations, chat: ChatFormat, seq_len: int, *, masked: bool
+        self, conversations: Sequence[TokenizedConversation], chat: ChatFormat, seq_len: int, *, masked: bool
     ):
-        self.seq_len, self._masked, self._bos = seq_len, masked, chat.bos
-        self._ids, self._said, all_starts = conversations.ids, conversations.said, conversations.starts
-        whole = kept_lengths(conversations, chat.assistant_end, len(self._ids) + 1)
-        kept = kept_lengths(conversations, chat.assistant_end, seq_len + 1)
-        if masked:  # without a target a conversation would fill a row and teach nothing
-            targets = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._said)])
-            kept[targets[all_starts + kept] == targets[all_starts]] = 0
-        fits = np.flatnonzero(kept)
+        self.seq_len, self._bos = seq_len, chat.bos
+        fits: list[tuple[np.ndarray, np.ndarray]] = []
+        self.truncated = 0
+        for ids, said in conversations:
+            ends = np.flatnonzero(ids == chat.assistant_end) + 1
+            length = int(ends[ends <= seq_len + 1].max(initial=0))
+            if length == 0 or (masked and not said[:length].any()):  # it would fill a row and teach nothing
+                continue
+            fits.append((ids[: length - 1], np.where(said | (not masked), ids, IGNORED)[1:length]))
+            self.truncated += length < ends[-1]
+        self.dropped = len(conversations) - len(fits)
         # Equal lengths in a random order: neighbours in a file would share rows.
-        fits = fits[Permutation(len(fits), b"conversations")(np.arange(len(fits)))] if len(fits) else fits
-        lengths = kept[fits] - 1
+        order = Permutation(len(fits), b"conversations")(np.arange(len(fits))).tolist() if fits else []
+        lengths = np.array([len(fits[number][0]) for number in order], np.int64)
         row = best_fit(lengths, seq_len)
-        order = np.argsort(row, kind="stable")
-        self._starts, self._lengths = all_starts[fits][order], lengths[order]
-        self.n = int(row.max()) + 1 if len(row) else 0
-        self._first = np.searchsorted(row[order], np.arange(self.n + 1))
-        self.truncated, self.dropped = int(((kept > 0) & (kept < whole)).sum()), int((kept == 0).sum())
+        self.n = int(row.max(initial=-1)) + 1
+        self._rows: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(self.n)]
+        for number, owner in zip(order, row.tolist(), strict=True):
+            self._rows[owner].append(fits[number])
         filled = int(lengths.sum()) / max(1, self.n * seq_len)
         self.packing = (
             f"{len(fits):,} conversations in {self.n:,} rows, {filled:.1%} full; {self.truncated:,} truncated at a "
@@ -240,26 +213,12 @@ class ConversationRows:
         """See `Rows`."""
         inputs = np.full((len(numbers), self.seq_len), self._bos, np.int64)
         targets = np.full_like(inputs, IGNORED)
-        for index, row in enumerate(numbers.tolist()):
+        for index, number in enumerate(numbers.tolist()):
             at = 0
-            for number in range(self._first[row], self._first[row + 1]):
-                start, length = int(self._starts[number]), int(self._lengths[number])
-                ids, said = (each[start : start + length + 1] for each in (self._ids, self._said))
-                inputs[index, at : at + length] = ids[:-1]
-                targets[index, at : at + length] = (
-                    np.where(said[1:], ids[1:], IGNORED) if self._masked else ids[1:]
-                )
-                at += length
+            for given, wanted in self._rows[number]:
+                inputs[index, at : at + len(given)], targets[index, at : at + len(given)] = given, wanted
+                at += len(given)
         return torch.from_numpy(inputs), torch.from_numpy(targets)
-
-
-def kept_lengths(conversations: TokenizedConversations, assistant_end: int, limit: int) -> np.ndarray:
-    """Ids of each conversation up to its last whole turn within `limit` ids, int64; 0 where the first does not fit."""
-    turn_ends = np.flatnonzero(conversations.ids == assistant_end) + 1
-    starts = conversations.starts
-    last = np.searchsorted(turn_ends, np.minimum(conversations.ends, starts + limit), side="right") - 1
-    end = np.where(last >= 0, turn_ends[np.maximum(last, 0)] if len(turn_ends) else 0, 0)
-    return np.maximum(end - starts, 0)
 
 
 def best_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:

@@ -80,7 +80,6 @@ TokenLoss = Callable[[Tokens, Clip], "tuple[Tensor, Tensor]"]
 class PolicyObjective:
     """A loss of the family."""
 
-    name: str
     tokens: TokenLoss
     normaliser: Normaliser
     clip: Clip
@@ -123,11 +122,11 @@ def _log_likelihood(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor]:
 
 
 OBJECTIVES = {
-    "dapo": PolicyObjective("dapo", _clipped_ratio, "tokens", Clip(0.2, 0.28)),
-    "dr_grpo": PolicyObjective("dr_grpo", _clipped_ratio, "budget", Clip(0.2, 0.2)),
-    "gspo": PolicyObjective("gspo", partial(_clipped_ratio, of_sequence=True), "sequences", Clip(3e-4, 4e-4)),
-    "cispo": PolicyObjective("cispo", _clipped_weight, "tokens", Clip(1.0, 4.0)),
-    "reinforce": PolicyObjective("reinforce", _log_likelihood, "tokens", Clip(0.0, 0.0)),
+    "dapo": PolicyObjective(_clipped_ratio, "tokens", Clip(0.2, 0.28)),
+    "dr_grpo": PolicyObjective(_clipped_ratio, "budget", Clip(0.2, 0.2)),
+    "gspo": PolicyObjective(partial(_clipped_ratio, of_sequence=True), "sequences", Clip(3e-4, 4e-4)),
+    "cispo": PolicyObjective(_clipped_weight, "tokens", Clip(1.0, 4.0)),
+    "reinforce": PolicyObjective(_log_likelihood, "tokens", Clip(0.0, 0.0)),
 }
 
 

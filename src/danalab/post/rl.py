@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from danalab.chat.answers import AnswerSettings
 from danalab.chat.marks import ChatFormat
 from danalab.chat.rewards import Scorer
-from danalab.chat.task_scores import AnswerSettings, TaskEvaluator
+from danalab.chat.task_scores import TaskEvaluator
 from danalab.chat.tasks import TEST, TaskMixture, make_task
 from danalab.data import Dataset
 from danalab.data.tokenizers import load_tokenizer

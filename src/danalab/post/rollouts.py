@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from danalab.chat.answers import AnsweredProblem, ModelEngine, SampledAnswer, answer_problems
+from danalab.chat.answers import AnsweredProblem, AnswerSettings, ModelEngine, SampledAnswer, answer_problems
 from danalab.chat.marks import ChatFormat
 from danalab.chat.rewards import Scorer
 from danalab.chat.tasks import TaskMixture
@@ -55,6 +55,9 @@ class Rollouts(BatchSource):
             raise UserError(f"--problems {settings.problems}: not divisible by the {world.dp_size} ranks")
         self._mixture, self._chat, self._scorer, self._settings = mixture, chat, scorer, settings
         self._world, self._autocast, self._reference = world, autocast, reference
+        self._answers = AnswerSettings(
+            samples=settings.samples, temperature=settings.temperature, max_tokens=settings.max_answer
+        )
         self._engine: ModelEngine | None = None
         self._totals: dict[str, float] = dict.fromkeys(("steps", "tokens", "empty"), 0.0)
         self._last: dict[str, float] = {}
@@ -71,7 +74,18 @@ class Rollouts(BatchSource):
         settings = self._settings
         answered = self._answered(step)
         groups = [each for each in answered if each is not None]
-        trained = [self._trained(each) for each in groups]
+        trained = [
+            [
+                TrainedAnswer(group.prompt, answer, advantage)
+                for answer, advantage in zip(
+                    group.answers,
+                    group_advantages(group.rewards, divide_by_std=settings.advantage_std),
+                    strict=True,
+                )
+                if answer.finished or not settings.mask_truncated
+            ]
+            for group in groups
+        ]
         answers = [answer for each in groups for answer in each.answers]
         rewards = [reward for each in groups for reward in each.rewards]
         counts = {
@@ -87,8 +101,12 @@ class Rollouts(BatchSource):
         }
         summed = self._world.sums(list(map(float, counts.values())))
         self._note(dict(zip(counts, summed, strict=True)))
-        teaches = lambda group: self._reference is not None or any(each.advantage for each in group)  # noqa: E731
-        taught = [each for group in trained if teaches(group) for each in group]
+        taught = [
+            each
+            for group in trained
+            if self._reference is not None or any(one.advantage for one in group)
+            for each in group
+        ]
         batch = pack_answers(taught, self._chat.bos, sampled=len(answers))
         if self._reference is not None:
             device = next(self._reference.parameters()).device
@@ -109,24 +127,7 @@ class Rollouts(BatchSource):
         problems = {(settings.data_seed, step, group): self._mixture[start + group] for group in groups}
         assert self._engine is not None
         with self._engine() as engine, self._autocast():
-            return answer_problems(
-                engine,
-                self._chat,
-                self._scorer,
-                problems,
-                samples=settings.samples,
-                max_tokens=settings.max_answer,
-                temperature=settings.temperature,
-            )
-
-    def _trained(self, group: AnsweredProblem) -> list[TrainedAnswer]:
-        """The answers of one group with their advantages."""
-        advantages = group_advantages(group.rewards, divide_by_std=self._settings.advantage_std)
-        return [
-            TrainedAnswer(group.prompt, answer, advantage)
-            for answer, advantage in zip(group.answers, advantages, strict=True)
-            if answer.finished or not self._settings.mask_truncated
-        ]
+            return answer_problems(engine, self._chat, self._scorer, problems, self._answers)
 
     def _note(self, counts: Mapping[str, float]) -> None:
         """Keep what a row of metrics shows of a step."""

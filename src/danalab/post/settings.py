@@ -22,6 +22,9 @@ from danalab.train.config.train_config import RunSettings, TrainConfig
 
 STAGES = ("base", "mid", "sft", "rl")
 """The stages of a chat model, in their order."""
+LR_FRACTION = (
+    "Peak learning rate without --lr: this share of the run's, or of the fitted law's for another --opt."
+)
 Share = Annotated[float, Gt(0), Lt(1)]
 if TYPE_CHECKING:
     PolicyLossName = str
@@ -53,12 +56,20 @@ class ConversationSettings(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartingRun(Section):
-    """The run and the conversations."""
-
-    title: ClassVar[str] = "conversations"
+class StageFlags(RunSettings):
+    """Flags of every stage; model and tokenizer are those of --run."""
 
     run: Path = setting(help="The run to start from: a base run, or an earlier stage.", main=True)
+    data_seed: Natural = setting(1337, "Seed of the order of the data, and of sampled answers.")
+    opt: PathText = setting("", "Optimizer; default the run's, with its settings.", main=True)
+    lr_fraction: Positive = setting(0.8, LR_FRACTION, main=True)
+    weight_decay: Auto[float] = setting(0.0, "Weight decay.", main=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftFlags(StageFlags, ConversationSettings):
+    """Flags of `danalab sft`."""
+
     data: tuple[PathText, ...] = setting(
         (),
         "Conversations: files (FILE.jsonl), tasks (NAME or NAME:KEY=VALUE,...), or several of them.",
@@ -69,20 +80,7 @@ class StartingRun(Section):
         "Length of a row [tokens]; default and limit: the run's context, which the model keeps.",
         main=True,
     )
-    data_seed: Natural = setting(1337, "Seed of the order of the rows.")
-    lr_fraction: Positive = setting(
-        0.8,
-        "Peak learning rate, where --lr isn't given: this share of the run's, or of the fitted "
-        "law's for another --opt.",
-        main=True,
-    )
     init_optimizer: bool = setting(False, "Also take over the optimizer's moments and step counts.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SftFlags(RunSettings, ConversationSettings, StartingRun):
-    """Flags of `danalab sft`; model and tokenizer are those of --run."""
-
     run_dir: Auto[Path] = setting(
         None,
         "The run folder; default RUN-sft or RUN-mid, beside the run.",
@@ -90,7 +88,6 @@ class SftFlags(RunSettings, ConversationSettings, StartingRun):
         main=True,
         aliases=("output-dir",),
     )
-    opt: PathText = setting("", "Optimizer; default the run's, with its settings.", main=True)
     lr: Auto[Positive] = setting(None, "Peak learning rate; default --lr-fraction of the run's.", main=True)
     iterations: Auto[Count] = setting(
         None, "Length of the run [steps]; default one pass over the conversations.", main=True
@@ -110,7 +107,6 @@ class SftFlags(RunSettings, ConversationSettings, StartingRun):
     global_batch: Auto[Count] = setting(
         None, "Sequences in a step; default the run's, or less where the rows are fewer.", main=True
     )
-    weight_decay: Auto[float] = setting(0.0, "Weight decay.", main=True)
     scheduler: str = setting(
         "wsd", "Learning-rate schedule: constant, then linear to 0; or another of danalab train."
     )
@@ -125,12 +121,7 @@ class MidFlags(SftFlags):
     """Flags of `danalab mid`."""
 
     fract_decay: float | None = setting(0.2, "wsd: share of the run in which the rate falls to 0.")
-    lr_fraction: Positive = setting(
-        1.0,
-        "Peak learning rate, where --lr isn't given: this share of the run's, or of the fitted "
-        "law's for another --opt.",
-        main=True,
-    )
+    lr_fraction: Positive = setting(1.0, LR_FRACTION, main=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,29 +185,20 @@ class RlSettings(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlFlags(RlSettings, RunSettings):
-    """Flags of `danalab rl`; model and tokenizer are those of --run."""
+class RlFlags(RlSettings, StageFlags):
+    """Flags of `danalab rl`."""
 
     title: ClassVar[str] = "reinforcement learning"
 
-    run: Path = setting(help="The run to start from: a fine-tuned one.", main=True)
     task: tuple[PathText, ...] = setting(
         (),
         "Tasks: NAME or NAME:KEY=VALUE,... (arithmetic:max=9), FILE.jsonl, or several; weight=2 "
         "doubles a share.",
         main=True,
     )
-    data_seed: Natural = setting(1337, "Seed of the order of the problems and of the sampling.")
     iterations: Auto[Count] = setting(100, "Length of the run [steps].", main=True)
-    opt: PathText = setting("", "Optimizer; default the run's, with its settings.", main=True)
-    lr_fraction: Positive = setting(
-        0.05,
-        "Peak learning rate, where --lr isn't given: this share of the run's, or of the fitted "
-        "law's for another --opt.",
-        main=True,
-    )
+    lr_fraction: Positive = setting(0.05, LR_FRACTION, main=True)
     scheduler: str = setting("linear", "Learning-rate schedule: linear to 0; or another of danalab train.")
-    weight_decay: Auto[float] = setting(0.0, "Weight decay.")
     log_interval: Count = setting(1, "Steps between rows of metrics.jsonl.", kind="execution")
 
     def check(self) -> None:

@@ -30,7 +30,7 @@ from danalab.files import read_json, sha256, write_json
 from danalab.models import build_model
 from danalab.models.decoder import Decoder
 from danalab.optimizer_facts import canonical_name
-from danalab.post.dataset import ConversationDataset, ReplayedDataset, tokenize
+from danalab.post.dataset import ConversationDataset, ReplayedDataset, split, tokenize
 from danalab.post.settings import MidConfig, SftConfig, SftFlags
 from danalab.train.checkpoint.store import MANIFEST
 from danalab.train.config.train_config import OptimSettings, TrainConfig, settings_of
@@ -110,7 +110,7 @@ def _conversations(
     if val_data:
         val = tokenize(val_data, chat)
     else:
-        train, val = train.split(val_share, b"validation")
+        train, val = split(train, val_share, b"validation")
     return ConversationDataset(
         data, {"train": train, "val": val}, "train", chat, seq_len=seq_len, masked=masked
     )

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from danalab.errors import UserError
 from danalab.models.config import GPT2_VOCAB, ModelConfig, flops_per_token
 from danalab.scaling.optimizer_flops import optimizer_flops
+from danalab.tables import load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,37 +78,17 @@ class Plan:
         return self.model.counts() | own | {name: getattr(self, name) for name in names}
 
 
-def plan(
-    arch: str,
-    opt: str,
-    heads: int | None = None,
-    *,
-    model: ModelConfig | None = None,
-    vocab_size: int = GPT2_VOCAB,
-    seq_len: int = 2048,
-    world_size: int = 1,
-    **settings: Any,
-) -> Plan:
+def plan(arch: str, opt: str, heads: int | None = None, **settings: Any) -> Plan:
     """Fill in a run by the scaling rules, as `danalab train` would; explicit values win.
 
     Args:
-        heads: size by the architecture's rule; or give `model`.
-        settings: further fields of `danalab.train.TrainConfig`, such as global_batch, iterations, tokens_per_param, lr.
+        heads: size by the architecture's rule; or give `model`, a `ModelConfig`.
+        settings: vocab_size, world_size, and fields of `danalab.train.TrainConfig`, such as seq_len, global_batch,
+            iterations, tokens_per_param, lr.
     Raises:
         UserError: unknown names, an impossible size or horizon, a warmup as long as the run.
     """
-    from danalab.data.vocabulary import Vocabulary
-    from danalab.train.config.resolve import resolve
-    from danalab.train.config.train_config import TrainConfig, settings_of
-
-    if (heads is None) == (model is None):
-        raise UserError(
-            "give either --heads or explicit dimensions (--d-model, --n-layers, --n-heads), not both"
-        )
-    size = {"arch": arch, "heads": heads} if model is None else settings_of(model)
-    given = TrainConfig(opt=opt, **size, seq_len=seq_len, **settings)
-    data = Vocabulary("", "", vocab_size, least_vocab_size=1, eos_id=None)
-    return resolve(given, data, world_size).planned
+    return load("danalab.train.config.resolve:plan")(arch, opt, heads, **settings)
 
 
 def dimensions(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -115,6 +115,13 @@ class ChatModel:
             sizes[0] = 0
         return rendered(start_after([0] * start + sizes, len(prompt) - space))
 
+    def limit(self, prompt: Sequence[int], wanted: int | None, param: str) -> int:
+        """Tokens to generate at most: `wanted`, or what the context has space for. FieldError: it has none."""
+        space = self.context - len(prompt)
+        if space < 1:
+            raise too_long(str(len(prompt)), self.context, param)
+        return space if wanted is None else min(wanted, space)
+
     def engine(self, **settings: Any) -> Engine:
         """An engine for the model, on one thread where it is small."""
         if sum(parameter.numel() for parameter in self.model.parameters()) < SMALL:
@@ -178,12 +185,9 @@ class ChatSession:
         system = [Message.of("system", self.system)] if self.system.strip() else []
         conversation = Conversation((*system, *self.turns, asked))
         prompt = model.prompt(conversation, self.sampling.max_tokens, drops=True)
-        space = model.context - len(prompt)
-        if space < 1:
-            raise UserError(f"the question has {len(prompt)} tokens; the model's context is {model.context}")
         sampling = replace(
             self.sampling,
-            max_tokens=min(self.sampling.max_tokens or space, space),
+            max_tokens=model.limit(prompt, self.sampling.max_tokens, "messages"),
             stop_tokens=tuple(model.format.stop_tokens),
             stop=model.format.stop_texts,
         )

@@ -21,7 +21,7 @@ from danalab.errors import UserError
 from danalab.inference.json_constraint import JsonConstraint, SchemasBusy
 from danalab.inference.request import Request, SamplingParameters
 from danalab.serve.answers import ChatReader, TextReader
-from danalab.serve.chat_model import ChatModel, too_long
+from danalab.serve.chat_model import ChatModel
 from danalab.serve.errors import RequestError
 
 DEFAULT_TOKENS = 16  # OpenAI's default of `max_tokens` of completions
@@ -169,7 +169,7 @@ def plan_chat(asked: ChatRequest, chat_model: ChatModel, max_choices: int, scope
     logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
     sampling = asked.parameters(wanted, logprobs, chat_model.n_ids)
     prompt = [*chat_model.prompt(conversation, sampling.max_tokens, drops=asked.truncation == "auto"), *mark]
-    limit = _limit(len(prompt), sampling.max_tokens, chat_model.context, "messages")
+    limit = chat_model.limit(prompt, sampling.max_tokens, "messages")
     stop = () if forced else (*sampling.stop, *chat.stop_texts)
     sampling = replace(sampling, max_tokens=limit, stop_tokens=tuple(chat.stop_tokens), stop=stop)
     schema = call_schema(forced) if forced else _schema(asked.response_format)
@@ -201,21 +201,12 @@ def plan_completion(asked: CompletionRequest, chat_model: ChatModel, max_choices
     total = 0
     for prompt in prompts:
         ids = chat_model.ids(prompt) or [chat_model.tokenizer.eos_id]
-        own = replace(
-            sampling, max_tokens=_limit(len(ids), sampling.max_tokens, chat_model.context, "prompt")
-        )
+        own = replace(sampling, max_tokens=chat_model.limit(ids, sampling.max_tokens, "prompt"))
         total += len(ids)
         for index in range(n):
             request = Request(ids, _seeded(own, index), None, scope)
             pairs.append((request, TextReader(chat_model.tokenizer, request)))
     return pairs, total
-
-
-def _limit(prompt: int, wanted: int | None, context: int, param: str) -> int:
-    """Tokens to generate at most: `wanted`, or what the context has space for."""
-    if prompt >= context:
-        raise too_long(str(prompt), context, param)
-    return context - prompt if wanted is None else min(wanted, context - prompt)
 
 
 def _check_count(count: int, param: str, most: int) -> None:

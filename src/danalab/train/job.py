@@ -41,7 +41,6 @@ from danalab.train.system.device import (
     autocast_dtype,
     choose_device,
     device_type,
-    require_compiler,
     seed_everything,
     set_numerics,
 )
@@ -96,7 +95,7 @@ def run_training(config: TrainConfig, stop: StopRequest | None = None) -> Traini
                 log.info(
                     "%s: already finished at step %d; --extend-to continues it", folder.path, source.step
                 )
-            summary = folder.read_summary(tolerant=True) or {}
+            summary = folder.read_summary() or {}
             return TrainingOutcome(folder.path, "finished", 0, summary, world.is_main)
         if stop.agreed(world.agree):  # the next job starts from the same place
             summary = {
@@ -121,7 +120,7 @@ def _launch(config: TrainConfig, stop: StopRequest) -> TrainingOutcome:
     # A stop before the first step leaves no summary.
     summary = {
         "status": status,
-        **(folder.read_summary(tolerant=True) or {"step": 0, "iterations": spec.last_step}),
+        **(folder.read_summary() or {"step": 0, "iterations": spec.last_step}),
     }
     return TrainingOutcome(folder.path, summary["status"], end, summary)
 
@@ -177,8 +176,7 @@ def _run(
         folder.summary_file.unlink(missing_ok=True)
         folder.nonfinite_file.unlink(missing_ok=True)
         _announce(spec, dataset, trainer)
-        sample = None if dataset.sequence_length is None else spec.seq_len
-        trainer.callbacks.append(ConsoleProgress(spec.last_step, trainer.step, sample_tokens=sample))
+        trainer.callbacks.append(ConsoleProgress(spec.last_step, trainer.step))
     try:
         status = trainer.fit()
     except NonFiniteError:
@@ -259,7 +257,6 @@ def build_trainer(
     model.set_activation_checkpointing(spec.activation_checkpointing)
     model.document_token = dataset.eos_id if spec.document_mask else None
     if spec.compile:
-        require_compiler(device)
         for block in model.blocks:
             cast(nn.Module, block).compile()  # in place: names of parameters stay as they are
     strategy.wrap(model, compute_dtype)
@@ -298,7 +295,7 @@ def build_trainer(
         folder.store,
         keep_last=spec.keep_last,
         keep_every=spec.keep_every,
-        keep_steps=spec.kept_steps(),
+        keep_steps=spec.keep_steps,
         asynchronous=spec.async_checkpoint,
         world=world,
         local_folder=local_folder(spec.local_ckpt_dir, folder.path, rank=world.rank),
@@ -328,7 +325,6 @@ def build_trainer(
 
 CALLBACKS = [
     (None, "danalab.train.callbacks.console:SpikeMonitor"),
-    ("sample_prompts", "danalab.train.callbacks.console:TextSamples"),
     ("log_dynamics", "danalab.train.statistics:Dynamics"),
     ("collect_tau_stats", "danalab.train.statistics:TauStatistics"),
     ("tensorboard", "danalab.train.trackers:TensorBoardMirror"),

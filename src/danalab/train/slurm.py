@@ -16,7 +16,6 @@ from danalab.files import write_atomically
 from danalab.train.system import slurm
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _LIBRARY = Path(slurm.__file__).with_name("slurm_job.sh")
 
 
@@ -35,8 +34,6 @@ class SlurmJob:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise UserError(f"--job-name {self.name}: letters, digits, '.', '_' and '-' are expected")
-        if not self.runs:
-            raise UserError("no run: give flags of danalab train after --, or --runs FILE")
 
     @property
     def script(self) -> Path:
@@ -106,28 +103,6 @@ def submit(script: Path) -> str:
     return done.stdout.strip()
 
 
-def read_runs(file: Path) -> list[list[str]]:
-    """The runs of a file: flags of `danalab train` on each line; # starts a comment."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--runs {file}: {getattr(error, 'strerror', None) or error}") from error
-    runs = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise UserError(f"--runs {file}:{number}: {error}") from error
-        if words:
-            runs.append(words)
-    if not runs:
-        raise UserError(f"--runs {file}: no line with flags")
-    return runs
-
-
 def _quoted(*values: object) -> str:
-    """Values as words of a script, for the shell and sbatch; no control character: a line break ends an option."""
-    words = [str(value) for value in values]
-    for word in filter(_CONTROL.search, words):
-        raise UserError(f"{word!r}: a job script cannot hold line breaks and control characters; rename it")
-    return shlex.join(words)
+    """Values as words of a script, for the shell and sbatch."""
+    return shlex.join(map(str, values))

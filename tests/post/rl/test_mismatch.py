@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from danalab.data.tokenizers import ByteTokenizer
 from danalab.inference import Engine, Request, SamplingParameters
 from danalab.models import ModelConfig, build_model
 from danalab.post.policy_losses import target_log_probs
@@ -19,7 +20,7 @@ ROUNDING = 2.0**-23
 def test_the_engine_and_the_trainer_differ_from_float64_by_rounding_alone(arch, backend):
     model = build_model(ModelConfig(arch, 128, 4, 4, 32, 256, vocab_size=320, seq_len=64), seed=1).eval()
     exact = copy.deepcopy(model).double()
-    engine = Engine(model, n_valid=300, end_tokens=(), max_batch_size=4, backend=backend)
+    engine = Engine(model, ByteTokenizer(), end_tokens=(), max_batch_size=4, backend=backend)
     prompts = [list(range(number, 9 + 2 * number)) for number in range(4)]
     requests = [
         Request(each, SamplingParameters(max_tokens=40, temperature=1, seed=number))
@@ -29,7 +30,9 @@ def test_the_engine_and_the_trainer_differ_from_float64_by_rounding_alone(arch, 
         ids = torch.tensor([[*prompt, *answer.tokens]])
         with torch.no_grad():
             trained, oracle = (
-                target_log_probs(each(ids[:, :-1])[..., :300], ids[:, 1:])[0, len(prompt) - 1 :]
+                target_log_probs(each(ids[:, :-1])[..., : ByteTokenizer.n_tokens], ids[:, 1:])[
+                    0, len(prompt) - 1 :
+                ]
                 for each in (model, exact)
             )
         stored = torch.tensor(answer.logprobs, dtype=torch.float64)

@@ -129,9 +129,7 @@ def test_truncated_answers_are_masked_on_request(rl, tmp_path):
     assert row["update_norm"] == 0
 
 
-OTHERS = [
-    pytest.param(OBJECTIVES.get(name).name, marks=pytest.mark.slow) for name in OBJECTIVES if name != "dapo"
-]
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in OBJECTIVES if name != "dapo"]
 
 
 @pytest.mark.parametrize("name", ["dapo", *OTHERS])

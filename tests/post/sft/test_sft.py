@@ -230,7 +230,7 @@ def test_files_of_problems_are_tasks_in_any_spelling(word, tmp_path):
     file = tmp_path / "problems.jsonl"
     file.write_text('{"question": "6 * 7?", "answer": "42", "reward": "number", "solution": "6 * 7 = 42"}\n')
     chat = ChatFormat(ByteTokenizer())
-    found = tokenize([word.replace("FILE", str(file))], chat)
+    (found,) = tokenize([word.replace("FILE", str(file))], chat)
     assert found.ids.tolist() == chat.render(Conversation.ask("6 * 7?", "6 * 7 = 42")).ids
 
 

@@ -10,9 +10,6 @@ import pty
 import re
 import sys
 
-import pytest
-from rich.console import Console
-
 from danalab.train.callbacks.console import ConsoleProgress, StderrHandler, log_to_stderr, terminal
 
 ROW = {
@@ -23,13 +20,6 @@ ROW = {
     "mfu": 0.5,
     "seconds_per_step": 1.0,
 }
-
-
-@pytest.mark.parametrize(("sample_tokens", "words"), [(512, "  2 samples/s"), (None, "1,024 tok/s  MFU")])
-def test_sequences_are_counted_where_the_data_come_in_sequences(capsys, sample_tokens, words):
-    progress = ConsoleProgress(10, 0, Console(file=io.StringIO()), sample_tokens)
-    progress.on_row(ROW)
-    assert words in capsys.readouterr().err
 
 
 def test_forced_colours_without_a_terminal_bring_no_bar(capsys, monkeypatch):

@@ -84,21 +84,10 @@ def test_retention_keeps_the_last_and_every_nth(store):
 def test_checkpoints_that_are_wished_for_or_named_are_kept(store):
     for step in (30, 40, 50):
         write(store, step)
-    store.name(20, "good")
-    (store.folder / "by-hand").symlink_to("step-00000030")
-    assert store.names() == {"good": 20, "by-hand": 30}
-    assert store.prune(50, keep_last=1, keep={10}) == [40]
+    (store.folder / "good").symlink_to("step-00000030")
+    assert store.names() == {"good": 30}
+    assert store.prune(50, keep_last=1, keep={10}) == [20, 40]
     assert (store.folder / "good" / "data.bin").read_bytes() == b"tensor"
-
-
-def test_a_name_moves_and_never_replaces_what_is_no_name(store):
-    store.name(10, "best")
-    store.name(20, "best")
-    assert store.names() == {"best": 20}
-    (store.folder / "notes").write_text("mine")
-    with pytest.raises(OSError, match="something else of this name"):
-        store.name(10, "notes")
-    assert (store.folder / "notes").read_text() == "mine"
 
 
 def test_damaged_later_steps_neither_count_nor_go(store):

@@ -7,7 +7,6 @@ import re
 from danalab.train import train
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import METRICS, read_rows
-from danalab.train.run.schemas import Row
 
 
 def is_known(key: str) -> bool:
@@ -20,10 +19,6 @@ def test_every_key_of_a_row_is_in_the_table(tiny):
     keys = {key for row in rows for key in row}
     assert {"optim/alpha", "moe/max_load", "val/bpb"} <= keys
     assert {key for key in keys if not is_known(key)} == set()
-
-
-def test_the_keys_that_are_validated_are_in_the_table():
-    assert set(Row.__annotations__) <= METRICS.keys()
 
 
 def test_a_key_of_no_writer_is_unknown():

@@ -18,19 +18,11 @@ from danalab.train.system.device import (
     choose_device,
     explain_errors,
     random_state,
-    require_compiler,
     restore_random_state,
     seed_everything,
     versions,
 )
 from danalab.train.system.signals import StopRequest
-
-
-def test_compiling_without_a_compiler_is_refused_with_advice(monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(UserError, match="C\\+\\+ compiler"):
-        require_compiler(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("name", ["abacus", "meta", "mps", "cpu:x", ""])
@@ -47,8 +39,6 @@ def test_an_apple_gpu_is_chosen_where_torch_has_one(monkeypatch):
     assert autocast_dtype("bfloat16", mps) == torch.bfloat16
     with pytest.raises(UserError, match="on mps give float32 or bfloat16"):
         autocast_dtype("float16", mps)
-    with pytest.raises(UserError, match="--compile is not available on mps"):
-        require_compiler(mps)
 
 
 @pytest.mark.parametrize(

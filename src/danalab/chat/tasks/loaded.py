@@ -4,14 +4,13 @@ FILE.jsonl  {"question": "6 * 7?", "answer": "42", "reward": "number", "solution
             {"question": "2 + 2?", "choices": ["3", "4"], "answer": "B"}                reward to system may be left out
 """
 
-import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from danalab.chat.tasks.base import Problem, Task
 from danalab.errors import UserError, first_line, import_extra
-from danalab.files import parse_json
+from danalab.files import parse_json, read_text
 
 Row = Mapping[str, Any]
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
@@ -102,29 +101,18 @@ def text_field(row: Row, name: str, where: str) -> str:
 def _read_file(path: Path) -> Iterator[tuple[str, Row]]:
     if not path.name.endswith(SUFFIXES):
         raise UserError(f"{path}: the file of a task is one of {', '.join(SUFFIXES)}")
-    try:
-        if path.suffix == ".parquet":
-            pa, pq = (import_extra(name, f"reading {path.name}") for name in ("pyarrow", "pyarrow.parquet"))
-            try:
-                rows = pq.read_table(path).to_pylist()
-            except pa.ArrowException as error:
-                raise UserError(f"{path}: not a readable parquet file: {first_line(error)}") from error
-            yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
-            return
-        with (
-            gzip.open(path, "rt", encoding="utf-8")
-            if path.suffix == ".gz"
-            else path.open(encoding="utf-8") as file
-        ):
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                where = f"{path}, line {number}"
-                row = parse_json(line, where)
-                if not isinstance(row, dict):
-                    raise UserError(f"{where}: an object is expected")
-                yield where, row
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
-    except (EOFError, OSError) as error:  # of an archive, too
-        raise UserError(f"{path}: {getattr(error, 'strerror', None) or first_line(error)}") from error
+    if path.suffix == ".parquet":
+        parquet = import_extra("pyarrow.parquet", f"reading {path.name}")
+        try:
+            rows = parquet.read_table(path).to_pylist()
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: not a readable parquet file: {first_line(error)}") from error
+        yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
+        return
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            row = parse_json(line, where)
+            if not isinstance(row, dict):
+                raise UserError(f"{where}: an object is expected")
+            yield where, row

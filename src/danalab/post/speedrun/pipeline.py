@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from danalab.chat.task_scores import AnswerSettings, evaluate_chat
+from danalab.chat.answers import AnswerSettings
+from danalab.chat.task_scores import evaluate_chat
 from danalab.data import prepare
 from danalab.data.sources import TextSource
 from danalab.errors import UserError
@@ -163,13 +164,13 @@ class Speedrun:
             return TrainConfig(**self.preset.base, **everywhere, data=str(self.data), opt=opt, **own)
         everywhere["run"] = self.folder(STAGES[STAGES.index(stage) - 1])
         if stage == "rl":
-            everywhere |= {"opt": config.rl_opt or opt, "trust_model_code": config.trust_model_code}
+            everywhere |= {"opt": opt, "trust_model_code": config.trust_model_code}
             return configure_rl(RlFlags(**self.preset.rl, **everywhere))
         preset = self.preset.mid if stage == "mid" else self.preset.sft
         everywhere |= {**preset, "data": (*preset["data"], *config.chats)}
         if stage == "mid":
             return configure(MidFlags(**everywhere, opt=opt, replay=str(self.data)), MidConfig)
-        return configure(SftFlags(**everywhere, opt=config.sft_opt or opt), SftConfig)
+        return configure(SftFlags(**everywhere, opt=opt), SftConfig)
 
     def _score(self, stage: str) -> None:
         file = self._scores_file(stage)

@@ -1,6 +1,5 @@
-"""What a run prints: progress (a live line on a terminal, plain lines elsewhere), warnings of spikes, sampled texts."""
+"""What a run prints: progress (a live line on a terminal, plain lines elsewhere), warnings of spikes."""
 
-import contextlib
 import functools
 import logging
 import math
@@ -9,16 +8,11 @@ import sys
 from collections import deque
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from danalab.data.tokenizers import load_tokenizer
-from danalab.errors import UserError
-from danalab.inference import SamplingParameters, TextGenerator
-from danalab.models.decoder import Decoder
-from danalab.train.callbacks.base import Callback, CallbackContext, RowsCallback
+from danalab.train.callbacks.base import Callback, CallbackContext
 
 
 @functools.cache
@@ -28,7 +22,7 @@ def terminal() -> Console:
 
 
 class ConsoleProgress(Callback):
-    """Shows the rows of metrics, with sequences per second where `sample_tokens` (of each sequence) is given."""
+    """Shows the rows of metrics."""
 
     name = "console"
 
@@ -37,10 +31,8 @@ class ConsoleProgress(Callback):
         iterations: int,
         start_step: int,
         console: Console | None = None,
-        sample_tokens: int | None = None,
     ):
         self._iterations = iterations
-        self._sample_tokens = sample_tokens
         self._console = console or terminal()
         self._val = ""
         self._progress: Progress | None = None
@@ -67,8 +59,6 @@ class ConsoleProgress(Callback):
             words += f"  reward {row['rl/reward']:.3f}"
         words += self._val if self._progress or "val/loss" in row else ""
         words += f"  lr {row['lr']:.3g}  {row['tokens_per_second']:,.0f} tok/s"
-        if self._sample_tokens is not None:
-            words += f"  {row['tokens_per_second'] / self._sample_tokens:,.3g} samples/s"
         if row.get("mfu") is not None:
             words += f"  MFU {row['mfu']:.1%}"
         if self._progress:
@@ -170,59 +160,3 @@ class SpikeMonitor(Callback):
         for key, values in state["history"].items():
             self._history[key].clear()
             self._history[key].extend(values)
-
-
-MAX_TOKENS, TEMPERATURE, SEED, MAX_BATCH = 64, 0.8, 0, 8
-
-
-class TextSamples(RowsCallback):
-    """Continues the same prompts at each evaluation; writes `samples.jsonl` and the log.
-
-    A row is {"step": ..., "prompt": ..., "text": ...}. Blocks that are compiled are sampled eagerly.
-    """
-
-    name, file_name, rank0_only = "samples", "samples.jsonl", True
-
-    def __init__(self, context: CallbackContext):
-        super().__init__(context)
-        assert isinstance(context.model, Decoder)
-        try:
-            self._tokenizer = load_tokenizer(context.folder / "tokenizer")
-        except UserError as error:
-            raise UserError(f"--sample-prompts: the run has no tokenizer: {error}") from error
-        self._model, self._prompts = context.model, context.spec.sample_prompts
-        for prompt in self._prompts:
-            if self._room(prompt) < 1:
-                raise UserError(
-                    f"--sample-prompts: '{prompt[:40]}...' fills the context of {self._model.config.seq_len} tokens"
-                )
-
-    def on_evaluated(self, step: int) -> None:
-        """Sample. The random generators of training are not used."""
-        model, training, document_token = self._model, self._model.training, self._model.document_token
-        model.eval()
-        model.document_token = None  # a cache holds one document
-        try:
-            with (
-                torch.compiler.set_stance("force_eager")
-                if self.context.spec.compile
-                else contextlib.nullcontext()
-            ):
-                # An engine of its own: it may copy the weights, which change, and its memory is free in between.
-                generator = TextGenerator(
-                    model, self._tokenizer, max_batch_size=min(MAX_BATCH, len(self._prompts))
-                )
-                texts = generator.complete_all(self._prompts, list(map(self._parameters, self._prompts)))
-            for prompt, continuation in zip(self._prompts, texts, strict=True):
-                self.write({"step": step, "prompt": prompt, "text": continuation.text})
-                log.info("step %d: %s|%s", step, prompt, " ".join(continuation.text.split()))
-        finally:
-            model.train(training)
-            model.document_token = document_token
-
-    def _room(self, prompt: str) -> int:
-        return self._model.config.seq_len - len(self._tokenizer.encode(prompt))
-
-    def _parameters(self, prompt: str) -> SamplingParameters:
-        max_tokens = max(1, min(MAX_TOKENS, self._room(prompt) - 1))
-        return SamplingParameters(max_tokens=max_tokens, temperature=TEMPERATURE, seed=SEED)

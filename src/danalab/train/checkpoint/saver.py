@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
@@ -38,7 +38,7 @@ Writer = Callable[[Mapping[str, Any], Path], None]
 class Saver:
     """Writes a run's checkpoints, one at a time and at the same steps on all ranks, by way of `local_folder`.
 
-    Kept are the `keep_last` newest, multiples of `keep_every`, and `keep_steps`, under their names if they have one.
+    Kept are the `keep_last` newest, multiples of `keep_every`, and `keep_steps`.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Saver:
         *,
         keep_last: int = 2,
         keep_every: int = 0,
-        keep_steps: Mapping[int, str | None] | None = None,
+        keep_steps: Container[int] = (),
         asynchronous: bool = True,
         world: World = World(),  # noqa: B008 - frozen
         local_folder: Path | None = None,
@@ -56,7 +56,7 @@ class Saver:
         self.store = store
         self.committed: int | None = None
         """Newest step that this process knows to be committed."""
-        self._keep_last, self._keep_every, self._keep_steps = keep_last, keep_every, keep_steps or {}
+        self._keep_last, self._keep_every, self._keep_steps = keep_last, keep_every, keep_steps
         self._asynchronous = asynchronous
         # Collectives of the thread must not mix with those of training: it has its own group.
         self._world = replace(world, control=world.background)
@@ -79,10 +79,9 @@ class Saver:
         meta: dict[str, Any],
         *,
         before: Callable[[], None] = lambda: None,
-        name: str | None = None,
         wait: bool = False,
     ) -> float:
-        """Save a nested `state`, under a `name` too; returns the seconds that the caller was blocked.
+        """Save a nested `state`; returns the seconds that the caller was blocked.
 
         UserError: with `wait`, the save failed.
 
@@ -97,9 +96,7 @@ class Saver:
             gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
             self._step, self._is_reported = step, False
             blocked = time.perf_counter() - start
-            self._job = self._pool.submit(self._run, step, copied, meta, before, name, blocked, gpu)
-        elif step == self.committed:
-            self._name(step, name)
+            self._job = self._pool.submit(self._run, step, copied, meta, before, blocked, gpu)
         if wait:
             self.drain()
         elif not self._asynchronous:
@@ -151,7 +148,6 @@ class Saver:
         state: dict[str, Any],
         meta: dict[str, Any],
         before: Callable[[], None],
-        name: str | None,
         blocked: float,
         gpu: int | None,
     ) -> None:
@@ -175,16 +171,7 @@ class Saver:
         if self._world.is_main:
             seconds = time.perf_counter() - start
             log.info("checkpoint of step %d: %.2f s, training waited %.3f s", step, seconds, blocked)
-            self._name(step, name)
-            self._name(step, self._keep_steps.get(step))
             self.store.prune(step, self._keep_last, self._keep_every, self._keep_steps)
-
-    def _name(self, step: int, name: str | None) -> None:
-        if name is not None and self._world.is_main:
-            try:
-                self.store.name(step, name)
-            except OSError as error:
-                log.warning("checkpoint of step %d stays, but could not be named %s: %s", step, name, error)
 
     def _write(self, state: Mapping[str, Any], target: Path) -> None:
         """Write this rank's files into `target`, by way of the local disk while that can be used. Collective."""

@@ -11,12 +11,13 @@ Source: arXiv 2602.05298, appendix on the scaling ladder; Hoffmann et al. 2022 f
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from danalab.data.vocabulary import Vocabulary
 from danalab.errors import UserError
 from danalab.files import environment_path
 from danalab.models.architectures import architecture
-from danalab.models.config import ModelConfig
+from danalab.models.config import GPT2_VOCAB, ModelConfig
 from danalab.optimizer_facts import OMEGA, canonical_name, facts_of
 from danalab.optimizer_facts import warmup_steps as usual_warmup
 from danalab.scaling.learning_rate import (
@@ -27,9 +28,11 @@ from danalab.scaling.learning_rate import (
     largest_decay,
     law_rate,
 )
+from danalab.scaling.plan import Plan
 from danalab.train.config.flags import flag
 from danalab.train.config.rules import Rules, read_rules
 from danalab.train.config.train_config import FIXED_BATCH, TrainConfig, default_name
+from danalab.train.config.train_config import settings_of as settings_of_model
 
 DEFAULT_SEQ_LEN = 2048
 DEFAULT_INTERVAL, LEAST_EVALUATIONS = 200, 10
@@ -119,6 +122,28 @@ def resolve(
         run_dir = folder / (given.name or default_name(config, data.name))
     check_resolved(config, data)
     return replace(config, run_dir=run_dir, name=given.name or run_dir.name, notes=tuple(remarks(config)))
+
+
+def plan(
+    arch: str,
+    opt: str,
+    heads: int | None,
+    *,
+    model: ModelConfig | None = None,
+    vocab_size: int = GPT2_VOCAB,
+    seq_len: int = DEFAULT_SEQ_LEN,
+    world_size: int = 1,
+    **settings: Any,
+) -> Plan:
+    """See `danalab.scaling.plan`."""
+    if (heads is None) == (model is None):
+        raise UserError(
+            "give either --heads or explicit dimensions (--d-model, --n-layers, --n-heads), not both"
+        )
+    size = {"arch": arch, "heads": heads} if model is None else settings_of_model(model)
+    given = TrainConfig(opt=opt, **size, seq_len=seq_len, **settings)
+    data = Vocabulary("", "", vocab_size, least_vocab_size=1, eos_id=None)
+    return resolve(given, data, world_size).planned
 
 
 def horizon(model: ModelConfig, tokens_per_step: int, tokens_per_param: float, basis: str) -> int:

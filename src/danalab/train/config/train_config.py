@@ -7,7 +7,6 @@ means automatic: `danalab.train.config.resolve` returns the same record with eve
 import hashlib
 import json
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -463,9 +462,6 @@ class OptimSettings(ScheduleSettings):
         return steps
 
 
-_KEPT_STEP = re.compile(r"([1-9]\d{0,17})(?:=(?!step-|superseded-)([A-Za-z0-9][A-Za-z0-9._-]*))?")
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(OptimSettings):
     """How a run is carried out: device, ranks, folder, checkpoints, evaluation, tracking. With `OptimSettings` these
@@ -594,15 +590,8 @@ class RunSettings(OptimSettings):
         kind="execution",
         aliases=("permanent-ckpt-interval",),
     )
-    keep_steps: tuple[str, ...] = setting(
-        (),
-        "Write and keep checkpoints at these steps, optionally with a name: 1000 5000=before-decay.",
-        kind="execution",
-    )
-    keep_best: bool = setting(
-        False,
-        "Also keep the weights of the best evaluation, in checkpoints/best.",
-        kind="execution",
+    keep_steps: tuple[Count, ...] = setting(
+        (), "Write and keep checkpoints at these steps: 1000 5000.", kind="execution"
     )
     local_ckpt_dir: Path | None = setting(
         None,
@@ -632,11 +621,6 @@ class RunSettings(OptimSettings):
         "Size of the last evaluation, likewise; default half as many sequences as the run trains on.",
         kind="execution",
     )
-    patience: Count | None = setting(
-        None,
-        "End the run after this number of evaluations without a new best; keeps the best, as --keep-best does.",
-        kind="execution",
-    )
     ema: Annotated[float, Gt(0), Lt(1)] | None = setting(
         None,
         "Decay of an exponential average of the weights, as in 0.999, which is evaluated and saved beside them.",
@@ -661,11 +645,6 @@ class RunSettings(OptimSettings):
     wandb_mode: Literal["online", "offline", "disabled"] | None = setting(
         None,
         "Default $WANDB_MODE, else online; offline: for nodes without a network, sent later by `wandb sync`.",
-        kind="execution",
-    )
-    sample_prompts: tuple[str, ...] = setting(
-        (),
-        'Continue these prompts at each evaluation, in the log and samples.jsonl: "Once upon" "The capital of".',
         kind="execution",
     )
     log_dynamics: bool = setting(
@@ -702,7 +681,6 @@ class RunSettings(OptimSettings):
                 f"--nproc {self.nproc}: --distributed-backend single is one process; use ddp, zero or fsdp"
             )
         checkpointing_rule(self.activation_checkpointing)
-        self.kept_steps()
         settings = {name.replace("-", "_"): value for name, value in self.optimizer_settings.items()}
         object.__setattr__(self, "optimizer_settings", dict(sorted(settings.items())))
 
@@ -711,18 +689,6 @@ class RunSettings(OptimSettings):
         return self.distributed_backend or (
             "single" if ranks == 1 else "fsdp" if self.expert_parallel else "ddp"
         )
-
-    def kept_steps(self) -> dict[int, str | None]:
-        """`keep_steps` as step -> name."""
-        names: dict[int, str | None] = {}
-        for word in filter(None, ",".join(self.keep_steps).split(",")):
-            match = _KEPT_STEP.fullmatch(word)
-            if match is None or (match[2] and match[2] in names.values()):
-                raise UserError(
-                    f"--keep-steps {word}: STEP or STEP=NAME is expected, as in 5000, each name once"
-                )
-            names[int(match[1])] = match[2]
-        return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -811,7 +777,7 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
 
     def is_saved(self, step: int) -> bool:
         """Whether it is checkpointed, besides at the end and when stopped."""
-        return bool(self.ckpt_interval and step % self.ckpt_interval == 0) or step in self.kept_steps()
+        return bool(self.ckpt_interval and step % self.ckpt_interval == 0) or step in self.keep_steps
 
     def schedule(self) -> Callable[[int], float]:
         """0-based step -> factor of the peak rate. An extension lengthens cos_inf's tail; others are computed again."""

@@ -114,10 +114,6 @@ def check_parallel(resolved: TrainConfig, layout: RankLayout, ranks: int) -> Non
     from danalab.optim.sharded import require_supported
 
     require_supported(resolved.opt, layout.mode)
-    if resolved.sample_prompts and (layout.backend == "fsdp" or layout.expert_parallel):
-        raise UserError(
-            "--sample-prompts: no rank has the whole model; sample the checkpoints by danalab generate"
-        )
     if layout.expert_parallel:
         from danalab.models.parallel import check_expert_parallel
 

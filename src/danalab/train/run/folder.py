@@ -2,34 +2,35 @@
 
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
-from danalab.files import read_json, validated
+from danalab.files import read_json
 from danalab.train.checkpoint.store import CheckpointStore
-from danalab.train.run.schemas import Summary, check_record
+from danalab.train.config.flags import plain, validated
+from danalab.train.config.train_config import TrainConfig
 
 if TYPE_CHECKING:
     import numpy as np
 
     from danalab.data import Dataset
     from danalab.data.tokenizers import Tokenizer
-    from danalab.train.config.train_config import TrainConfig
     from danalab.train.parallel.world import World
 
-
-try:
-    import fcntl
-except ImportError:  # not on this operating system
-    fcntl = None
-
 log = logging.getLogger(__name__)
+
+
+BEFORE = (
+    "{where} was written before the settings of a run became one record; danalab at commit 39ef0f9c reads it"
+)
 
 
 class RunFolder:
@@ -57,18 +58,23 @@ class RunFolder:
         if isinstance(content, dict) and "model_type" in content and "config" not in content:
             what = "a model in Hugging Face format: danalab generate and chat read it with --from, danalab import makes a run of it"
             raise UserError(f"{self.path}: not a run folder but {what}")
-        return check_record(content, str(self.config_file))
+        if isinstance(content, dict) and "budget" in content:
+            raise UserError(BEFORE.format(where=self.config_file))
+        if not isinstance(content, dict) or not isinstance(content.get("config"), dict):
+            raise UserError(f"{self.config_file}: malformed: a run's settings are expected as 'config'")
+        known = {field.name for field in fields(TrainConfig)}
+        settings = {name: value for name, value in content["config"].items() if name in known}
+        checked = plain(validated(TrainConfig, settings, str(self.config_file)))
+        return {**content, "config": {**TrainConfig().as_dict(), **content["config"], **checked}}
 
-    def read_summary(self, *, tolerant: bool = False) -> dict[str, Any] | None:
-        """summary.json; None while there is none. UserError: it is damaged (`tolerant`: None, warned)."""
+    def read_summary(self) -> dict[str, Any] | None:
+        """summary.json; None while there is none, or it is damaged, which is warned of."""
         if not self.summary_file.is_file():
             return None
         try:
-            return validated(Summary, read_json(self.summary_file), self.summary_file)
-        except UserError as error:
-            if not tolerant:
-                raise
-            log.warning("%s; the run continues without it", error)
+            return dict(read_json(self.summary_file))
+        except (UserError, TypeError, ValueError) as error:
+            log.warning("%s is damaged: %s", self.summary_file, error)
             return None
 
     @contextlib.contextmanager
@@ -88,7 +94,7 @@ class RunFolder:
     def is_locked(self) -> bool:
         """Whether a process holds the lock now."""
         file = self.path / ".lock"
-        if fcntl is None or not file.is_file():
+        if not file.is_file():
             return False
         try:
             descriptor = os.open(file, os.O_RDONLY)
@@ -104,11 +110,6 @@ class RunFolder:
 
 
 def _take(descriptor: int, path: Path) -> None:
-    if fcntl is None:
-        log.warning(
-            "%s: this system has no file locks; make sure that one process at a time uses the folder", path
-        )
-        return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -133,7 +134,7 @@ def tokenizer_folder_of(model: Path) -> Path:
     return own if own.is_dir() else model
 
 
-def starts_from(spec: "TrainConfig") -> Path | None:
+def starts_from(spec: TrainConfig) -> Path | None:
     """The run folder, or the folder in Hugging Face format, whose model the run starts from; None: a new model."""
     named = spec.init_from or spec.resume_from
     if named is None:

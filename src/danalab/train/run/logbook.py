@@ -41,26 +41,15 @@ class Logbook:
         self._device, self._world = device, world
         self._peak_flops = _peak_flops(spec.peak_tflops, device)
         self._metrics: MetricsFile | None = None
-        self._rows: int | None = None
         self.latest: dict[str, Any] = {}
         """Last known losses, for the summary."""
-        self.best_loss, self.best_step, self.since_best = math.inf, 0, 0
-        """The best val/loss, its step, and the evaluations since."""
         self.pending: dict[str, Any] | None = None
         """The row that is not written yet. Where a stop interrupts its evaluation, the next job completes it."""
 
     def open(self, step: int) -> None:
-        """Append after `step`, whose pending row goes too; rows that the file lacks are warned of."""
-        if not self._world.is_main:
-            return
-        self._metrics = MetricsFile(self.metrics_file, step - bool(self.pending))
-        missing = max(self._metrics.broken, (self._rows or 0) - self._metrics.rows)
-        if missing > 0:
-            log.warning(
-                "%s: %d rows are missing or damaged; the run continues without them",
-                self.metrics_file,
-                missing,
-            )
+        """Append after `step`, whose pending row goes too."""
+        if self._world.is_main:
+            self._metrics = MetricsFile(self.metrics_file, step - bool(self.pending))
 
     def sync(self) -> None:
         """Make the rows so far durable, or raise OSError."""
@@ -106,17 +95,6 @@ class Logbook:
         if self.pending is not None:
             self.pending |= metrics
 
-    def is_best(self) -> bool:
-        """Whether the evaluation of the pending row is the best so far."""
-        loss = (self.pending or {}).get("val/loss")
-        if loss is None:
-            return False
-        if not loss < self.best_loss:
-            self.since_best += 1
-            return False
-        self.best_loss, self.best_step, self.since_best = loss, self.pending["step"], 0  # pyright: ignore[reportOptionalSubscript]
-        return True
-
     def add_loss(self, loss: float) -> None:
         """The training loss of the last step, for the summary; one that is not finite does not replace it."""
         if math.isfinite(loss):
@@ -142,7 +120,6 @@ class Logbook:
             "step": step,
             "iterations": self._spec.last_step,
             **self.latest,
-            **({"best_step": self.best_step, "best_loss": self.best_loss} if self.best_step else {}),
             "tokens": tokens,
             "params": self._spec.model.exact_params,
             "flops": float(self._consumption.flops(step)),
@@ -166,15 +143,10 @@ class Logbook:
             "seconds": self.time.seconds,
             "pending_row": self.pending,
             "latest": dict(self.latest),
-            "best": None if not self.best_step else [self.best_loss, self.best_step, self.since_best],
-            "rows": None if self._metrics is None else self._metrics.rows,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.time.seconds, self.pending, self.latest = state["seconds"], state["pending_row"], state["latest"]
-        if state["best"] is not None:
-            self.best_loss, self.best_step, self.since_best = state["best"]
-        self._rows = state["rows"]
 
 
 def _peak_flops(stated: float | None, device: torch.device) -> float | None:

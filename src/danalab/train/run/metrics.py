@@ -9,12 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from danalab.colors import FIGURE_STYLE
 from danalab.errors import UserError
 from danalab.files import finite, fsync_path, naming, sound_objects, write_atomically
-from danalab.train.run.schemas import Row
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +22,7 @@ class MetricsFile:
     def __init__(self, path: str | os.PathLike[str], last_step: int):
         """Open for appending; removes the rows past `last_step`, the step that training resumes from."""
         self.path = Path(path)
-        self.rows, self.broken = truncate(self.path, last_step)
-        """Rows in the file; lines that were removed because they are no rows."""
+        truncate(self.path, last_step)
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by `close`
         self._waiting = b""
         self._is_refused = False
@@ -37,7 +33,6 @@ class MetricsFile:
         line = json.dumps({key: value for key, value in finite(row).items() if value is not None}) + "\n"
         with self._lock:
             self._waiting += line.encode()
-            self.rows += 1
             try:
                 self._empty()
             except OSError as error:
@@ -83,35 +78,25 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """All rows, without a last line that a kill cut short; a UserError names a malformed line elsewhere."""
     path = Path(path)
     rows, broken = _read_lines(path)
-    for number, reason in broken:
-        if number is not None:
-            raise UserError(f"{path}:{number}: not a row of metrics: {reason}")
+    if broken:
+        raise UserError(f"{path}:{broken[0]}: not a row of metrics")
     return rows
 
 
-def read_sound_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """(the valid rows, the number of broken lines); a last line that a kill cut short does not count."""
-    rows, broken = _read_lines(path)
-    return rows, sum(number is not None for number, _ in broken)
+def read_sound_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows, without broken lines."""
+    return _read_lines(path)[0]
 
 
-def _read_lines(path: Path) -> tuple[list[dict[str, Any]], list[tuple[int | None, str]]]:
-    """(rows, (line number, reason) of each broken line); None: a line at the end without its end."""
+def _read_lines(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
+    """(rows, numbers of the broken lines); the last line counts only if it has its end."""
     rows, broken = [], []
     lines = path.read_bytes().split(b"\n") if path.is_file() else []
-    adapter = TypeAdapter(Row)
     for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            row = json.loads(line)
-            adapter.validate_python(row)
-            rows.append(row)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            broken.append((number, f"{'.'.join(map(str, first['loc'])) or 'row'}: {first['msg']}"))
-        except (ValueError, RecursionError) as error:
-            broken.append((None if number == len(lines) else number, str(error)))
+        found = list(sound_objects(line))
+        rows += [row for row in found if "step" in row]
+        if line and number < len(lines) and not (found and "step" in found[0]):
+            broken.append(number)
     return rows, broken
 
 
@@ -124,13 +109,11 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
         return [row for row in sound_objects(file.read()) if "step" in row]
 
 
-def truncate(path: Path, last_step: int) -> tuple[int, int]:
-    """Remove the rows past `last_step` and broken lines; returns the numbers of remaining rows and of broken lines."""
-    rows, broken = read_sound_rows(path)
-    kept = [row for row in rows if row["step"] <= last_step]
-    if path.is_file() and (broken or len(kept) < len(rows) or path.read_bytes()[-1:] not in (b"", b"\n")):
+def truncate(path: Path, last_step: int) -> None:
+    """Remove the rows past `last_step`, and broken lines."""
+    if path.is_file():
+        kept = [row for row in read_sound_rows(path) if row["step"] <= last_step]
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
-    return len(kept), broken
 
 
 def write_curve(run: Path) -> None:
@@ -140,7 +123,7 @@ def write_curve(run: Path) -> None:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         return
-    rows, _ = read_sound_rows(run / "metrics.jsonl")
+    rows = read_sound_rows(run / "metrics.jsonl")
     with rc_context(FIGURE_STYLE):  # pyright: ignore[reportArgumentType]
         figure = Figure(figsize=(6, 4))
         axes = figure.add_subplot(xlabel="tokens", ylabel="loss [nats/token]")

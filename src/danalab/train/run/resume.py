@@ -16,7 +16,6 @@ import torch
 
 from danalab.errors import UserError
 from danalab.files import read_json, write_atomically
-from danalab.tables import source_digest
 from danalab.train.checkpoint.store import (
     COMMIT,
     META,
@@ -93,7 +92,7 @@ class ResumePoint:
             if world.is_main:
                 log.info("weights of %s, from step 0" if weights_only else "resumes from %s", path)
                 if not self.own and not weights_only:  # with the rows of the other run
-                    rows, _ = read_sound_rows(RunFolder(path.resolve().parent.parent).metrics_file)
+                    rows = read_sound_rows(RunFolder(path.resolve().parent.parent).metrics_file)
                     kept = (json.dumps(row) + "\n" for row in rows if row["step"] <= trainer.step)
                     write_atomically(trainer.logbook.metrics_file, "".join(kept))
             return
@@ -150,32 +149,29 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
     if spec.init_from is not None and spec.resume_from is not None:
         raise UserError("--init-from starts a new run and --resume-from continues one; leave one of them out")
     wanted = None if spec.resume_from is None else _step_folder(spec.resume_from)
-    if wanted is not None and spec.auto_resume and _has_begun_from(wanted, folder):
-        log.info("resuming from the checkpoints in %s, not from %s", folder.path, wanted)
-        wanted = None
-    named = None if wanted is None else _named(wanted, "--resume-from")
-    rewinds = named is not None and named.parent.resolve() == folder.store.folder.resolve()
     if folder.config_file.is_file():
         spec = require_same_run(spec, dataset, folder)
     committed = folder.store.steps()
-    if committed and not spec.auto_resume and not rewinds:
+    if committed and not spec.auto_resume:
         raise UserError(
             f"{folder.path}: has checkpoints up to step {committed[-1]} and --no-auto-resume was given; "
             "let it resume, or take another --run-dir"
         )
     folder.store.clean()
-    if rewinds and named is not None:
-        verify(named)
-        point = ResumePoint([named], own=True, step=read_meta(named)["step"])
-        for path in folder.store.set_aside_after(point.step):
-            log.warning("going back to step %d: a later checkpoint was renamed to %s", point.step, path)
-        return spec, point
     if committed:
+        if wanted is not None:
+            here = wanted.parent.resolve() == folder.store.folder.resolve()
+            if here and wanted.name != folder.store.path(committed[-1]).name:
+                raise UserError(
+                    f"--resume-from {wanted}: the run is at step {committed[-1]}; to go back, take another --run-dir"
+                )
+            log.info("resuming from the checkpoints in %s, not from %s", folder.path, wanted)
         point = _newest(folder.store, own=True)
-        summary = folder.read_summary(tolerant=True)
+        summary = folder.read_summary()
         point.finished = point.step >= spec.last_step and (summary or {}).get("status") == "finished"
         return spec, point
-    if named is not None:  # a checkpoint of another run, with the rows of metrics up to it
+    if wanted is not None:  # a checkpoint of another run, with the rows of metrics up to it
+        named = _named(wanted, "--resume-from")
         verify(named)
         theirs = (read_meta(named).get("config") or {}).get("opt", spec.opt)
         if theirs != spec.opt:
@@ -185,25 +181,6 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
         log.info("starts from %s of another run", named)
         return spec, ResumePoint([named], step=read_meta(named)["step"])
     return spec, None if spec.init_from is None else _initial(spec.init_from, spec.init_optimizer)
-
-
-def _has_begun_from(wanted: Path, folder: RunFolder) -> bool:
-    """Whether the folder has checkpoints that came after `wanted`: a command that is repeated continues.
-
-    After a checkpoint of another run, all of the folder's did. After one of the folder's own, those of the last job
-    did, where it was told to go back there and did not finish.
-    """
-    if not folder.store.steps():
-        return False
-    if wanted.parent.resolve() != folder.store.folder.resolve():
-        return True
-    if (
-        not folder.config_file.is_file()
-        or (folder.read_summary(tolerant=True) or {}).get("status") == "finished"
-    ):
-        return False
-    before = folder.read_config()["config"].get("resume_from")
-    return before is not None and _step_folder(Path(before)) == wanted
 
 
 def _step_folder(path: Path) -> Path:
@@ -292,13 +269,7 @@ def run_record(
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "versions": versions(),
-        "code": _code(spec),
     }
-
-
-def _code(spec: TrainConfig) -> dict[str, str]:
-    """Code from outside the package -> the digest of its file: an optimizer by address."""
-    return {spec.opt: source_digest(spec.opt)} if ":" in spec.opt else {}
 
 
 def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> TrainConfig:
@@ -327,10 +298,6 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
     ]
     if saved["dataset"]["fingerprint"] != dataset.fingerprint:
         reasons.append(f"data: {saved['dataset']['path']} there, {dataset.path} here (contents differ)")
-    known = {Path(code).name: digest for code, digest in saved.get("code", {}).items()}
-    for code, digest in _code(spec).items():
-        if known.get(Path(code).name, digest) != digest:
-            reasons.append(f"the code of --opt {code} has changed")
     if reasons:
         if not folder.store.steps() and not folder.metrics_file.is_file():
             return spec  # stopped before the first step

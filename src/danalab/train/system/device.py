@@ -7,7 +7,6 @@ import os
 import platform
 import random
 import resource
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -97,27 +96,6 @@ def set_numerics(deterministic: bool) -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
-
-
-def require_compiler(device: torch.device) -> None:
-    """Check before the run starts that torch.compile can work."""
-    if device.type == "mps":
-        raise UserError("--compile is not available on mps; leave it out")
-    if device.type == "cpu":
-        from torch._inductor import config as inductor
-
-        names = (
-            [name for name in inductor.cpp.cxx if name] if isinstance(inductor.cpp.cxx, (list, tuple)) else []
-        )
-        if not any(shutil.which(name) for name in [os.environ.get("CXX", ""), *names] if name):
-            raise UserError(
-                "--compile needs a C++ compiler (apt install g++, or set CXX); or leave --compile out"
-            )
-    else:
-        from torch.utils._triton import has_triton
-
-        if not has_triton():
-            raise UserError("--compile on a GPU needs Triton, which does not work here; give --no-compile")
 
 
 @contextlib.contextmanager

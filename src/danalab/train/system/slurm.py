@@ -1,25 +1,20 @@
 """What a job of SLURM asks for; `danalab.train.slurm` writes and submits the scripts."""
 
-import re
 import sys
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
-from danalab.errors import UserError
 from danalab.train.config.flags import Count, Natural, Section, setting
 
 COMMAND = (sys.executable, "-m", "danalab")
 """What starts `danalab` on the cluster by default: this installation."""
-_TIME = re.compile(r"(\d+-\d{1,2}(:\d{2}){0,2}|\d+(:\d{2}){0,2})")
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,:/+@-]*")
-_OPTION = re.compile(r"--[A-Za-z][A-Za-z0-9-]*([= ][^\x00-\x1f\x7f-\x9f\u2028\u2029]*)?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources(Section):
-    """Resources of a job; UserError: a value that sbatch would not accept, or that could end its line in the script."""
+    """Resources of a job, as sbatch takes them."""
 
     title: ClassVar[str] = "SLURM"
 
@@ -47,21 +42,6 @@ class Resources(Section):
     at_once: Count | None = setting(
         None, "Largest number of runs of an array that run at the same time; default all."
     )
-
-    def check(self) -> None:
-        """Refuse text that would not stay one option of one line."""
-        super().check()
-        if not _TIME.fullmatch(self.time):
-            raise UserError(f"--time {self.time}: minutes, H:MM:SS or D-HH:MM:SS are expected")
-        for name in ("account", "partition", "mem"):
-            value = getattr(self, name)
-            if value is not None and not _WORD.fullmatch(value):
-                raise UserError(f"--{name} {value!r}: letters, digits and . _ - , : / + @ are expected")
-        for option in self.options:
-            if not _OPTION.fullmatch(option):
-                raise UserError(
-                    f"--sbatch {option!r}: one option of sbatch on one line is expected, as in qos=low"
-                )
 
     @property
     def options(self) -> list[str]:
