@@ -63,6 +63,7 @@ OPTIMIZERS: dict[str, Build | str] = {
 library."""
 
 ALIASES = {"sophiag": "sophia"}
+_DECAY = {"weight_decay", "wd_ts", "omega", "horizon"}  # settings of independent weight decay
 
 
 def list_optimizers() -> list[str]:
@@ -73,8 +74,12 @@ def list_optimizers() -> list[str]:
 def find_optimizer(name: str) -> Build:
     """The class or function of an optimizer. UserError: unknown name, or nothing at the address."""
     found = lookup(OPTIMIZERS, ALIASES.get(name.lower(), name), "optimizer", own=True)
-    if "lr" not in inspect.signature(found).parameters:
+    takes = inspect.signature(found).parameters
+    if "lr" not in takes:
         raise UserError(f"optimizer '{name}' takes no lr; it must be callable as NAME(params, lr=...)")
+    lacks = ", ".join(sorted(_DECAY - takes.keys()))
+    if lacks and getattr(found, "decay_bound", None) is not None:
+        raise UserError(f"optimizer '{name}' has decay_bound, but takes no {lacks}")
     return found
 
 
