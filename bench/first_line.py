@@ -35,12 +35,13 @@ from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
 from danalab.optimizer_facts import rates_to_try
 from danalab.scaling.rate_search import next_rate
+from danalab_bench.orthogonal import NANOCHAT, recipe
 from danalab_bench.pages import fill_parts
+from danalab_bench.texts import TEXT, SmallGPT, held_out_loss, library_tokens, shakespeare, training_loss
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "first_line_cpu.jsonl"
 PAGES = [ROOT / "docs" / "small-models.md"]
-TEXT = Path("tinyshakespeare.txt")
 Rows = list[dict[str, Any]]
 
 
@@ -56,54 +57,6 @@ class Problem:
     """Seed -> task."""
 
 
-class OwnBlock(nn.Module):
-    def __init__(self, width: int, heads: int):
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        split = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
-        attended = F.scaled_dot_product_attention(*split.permute(2, 0, 3, 1, 4), is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-
-class OwnGPT(nn.Module):
-    """A GPT as people write it: learned positions, tied head, torch's modules with weights of deviation 0.02."""
-
-    def __init__(self, vocabulary: int, width: int = 64, layers: int = 3, heads: int = 4, length: int = 64):
-        super().__init__()
-        self.emb, self.pos = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(OwnBlock(width, heads) for _ in range(layers))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-        self.head.weight = self.emb.weight
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02)
-                if getattr(module, "bias", None) is not None:
-                    nn.init.zeros_(module.bias)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.emb(tokens) + self.pos(torch.arange(tokens.shape[1]))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
-
-
-@cache
-def shakespeare() -> tuple[Tensor, Tensor, int]:
-    """Characters of tiny Shakespeare as ids: the first 90% to train on, the rest to measure on; their number."""
-    text = TEXT.read_text(encoding="utf-8")
-    ids = {character: i for i, character in enumerate(sorted(set(text)))}
-    data = torch.tensor([ids[character] for character in text])
-    cut = int(0.9 * len(data))
-    return data[:cut], data[cut:], len(ids)
-
-
 def next_token(
     model: nn.Module,
     training: Tensor,
@@ -113,56 +66,30 @@ def next_token(
     length: int,
     windows: int = 640,
 ) -> Objective:
-    """Random windows of `training`; measured on the same random windows of `held_out` in every run."""
-    draw, offsets = torch.Generator().manual_seed(seed), torch.arange(length + 1)
-    starts = torch.randint(len(held_out) - length, (windows, 1), generator=torch.Generator().manual_seed(99))
-
-    def cross_entropy(tokens: Tensor) -> Tensor:
-        return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-
-    def measure() -> float:
-        with torch.no_grad():
-            return sum(float(cross_entropy(held_out[s + offsets])) for s in starts.split(64)) / (windows / 64)
-
     return Objective(
         model,
-        lambda: cross_entropy(
-            training[torch.randint(len(training) - length, (batch, 1), generator=draw) + offsets]
-        ),
-        measure,
+        training_loss(model, training, seed, batch, length),
+        lambda: held_out_loss(model, held_out, length, windows),
     )
 
 
 def own_gpt(seed: int) -> Objective:
-    training, held_out, vocabulary = shakespeare()
+    """Three layers of width 64, tied head."""
     torch.manual_seed(seed)
-    return next_token(OwnGPT(vocabulary), training, held_out, seed, batch=16, length=64)
+    return next_token(SmallGPT(65, 64, 3, 4, 64, tied=True), *shakespeare(), seed, batch=16, length=64)
 
 
 def nanogpt_shakespeare(seed: int) -> Objective:
     """nanoGPT's character Shakespeare as its README trains it on a CPU."""
-    training, held_out, vocabulary = shakespeare()
-    config = ModelConfig("gpt", 128, 4, 4, 32, 512, vocab_size=vocabulary, seq_len=64)
+    config = ModelConfig("gpt", 128, 4, 4, 32, 512, vocab_size=65, seq_len=64)
     model = build_model(config, init="karpathy-gpt2", seed=seed)
-    return next_token(model, training, held_out, seed, batch=12, length=64)
+    return next_token(model, *shakespeare(), seed, batch=12, length=64)
 
 
 def nanogpt_track(seed: int) -> Objective:
     config = ModelConfig("gpt", 64, 3, 4, 16, 256, vocab_size=256, seq_len=128)
     model = build_model(config, init="karpathy-gpt2", seed=seed)
     return next_token(model, *library_bytes(), seed, batch=16, length=128, windows=256)
-
-
-@cache
-def library_tokens() -> tuple[Tensor, Tensor]:
-    """Python's standard library in 512 byte-pair tokens."""
-    from danalab.data import open_data
-
-    parts = (open_data("stdlib", "bpe-512", split) for split in ("train", "val"))
-    training, held_out = (
-        torch.from_numpy(part.store.read(0, part.n_tokens).astype("int64")) for part in parts
-    )
-    return training, held_out
 
 
 def enoki(width: int, heads: int, seed: int) -> Objective:
@@ -223,12 +150,19 @@ def digits(seed: int) -> Objective:
     return Objective(model, loss, measure)
 
 
-def experts(seed: int) -> Objective:
-    """Enoki with eight experts in place of each MLP, two per token, on the standard library."""
-    config = ModelConfig("moe", 48, 2, 2, 24, 96, vocab_size=512, seq_len=128)
-    return next_token(
-        build_model(config, seed=seed), *library_tokens(), seed, batch=8, length=128, windows=512
-    )
+def kept_gpt(seed: int) -> Objective:
+    """Three layers of width 80 with torch's own initial weights, a head of its own, on bytes."""
+    torch.manual_seed(seed)
+    model = SmallGPT(256, 80, 3, 4, 96, tied=False)
+    for module in model.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    return next_token(model, *library_bytes(), seed, batch=12, length=96)
+
+
+def kept_llama(seed: int) -> Objective:
+    config = ModelConfig("llama", 48, 3, 3, 16, 128, vocab_size=512, seq_len=96)
+    return next_token(build_model(config, seed=seed), *library_tokens(), seed, batch=16, length=96)
 
 
 PROBLEMS = {
@@ -241,7 +175,8 @@ PROBLEMS = {
         "Enoki, 105 k parameters, 20 tokens each", 2050, 41, lambda seed: enoki(48, 2, seed)
     ),
     "digits": Problem("a residual network with batch normalisation on scanned digits", 300, 15, digits),
-    "moe": Problem("Enoki with 8 experts instead of each MLP", 1000, 20, experts),
+    "kept-gpt": Problem("kept back: a hand-written GPT on bytes", 500, 10, kept_gpt),
+    "kept-llama": Problem("kept back: Llama's architecture", 700, 14, kept_llama),
 }
 
 
@@ -268,6 +203,11 @@ def adamw(model: nn.Module, lr: float, steps: int, beta2: float) -> list[torch.o
     return [torch.optim.AdamW(groups, lr=lr, betas=(0.9, beta2), fused=True)]
 
 
+def nanochat(model: nn.Module, lr: float, steps: int, aux_scale: float) -> list[torch.optim.Optimizer]:
+    """nanochat's optimizer, from its equations."""
+    return [recipe(model, lr, steps, aux_scale=aux_scale, **NANOCHAT)]
+
+
 def ours(name: str) -> Callable[..., list[torch.optim.Optimizer]]:
     def build(model: nn.Module, lr: float, steps: int, **settings: Any) -> list[torch.optim.Optimizer]:
         return [build_optimizer(name, model, lr=lr, **{"omega": 4.0, "horizon": steps, **settings})]
@@ -276,21 +216,32 @@ def ours(name: str) -> Callable[..., list[torch.optim.Optimizer]]:
 
 
 BUILD: dict[str, Callable[..., list[torch.optim.Optimizer]]] = {
-    "dana-muon": ours("dana-muon"), "adana": ours("adana"), "torch-muon": torch_muon, "adamw": adamw,
-}  # fmt: skip
+    "dana-muon": ours("dana-muon"),
+    "adana": ours("adana"),
+    "torch-muon": torch_muon,
+    "nanochat": nanochat,
+    "adamw": adamw,
+}
 NAMES = {
-    "torch-muon": "torch's Muon + AdamW", "adamw": "torch's AdamW", "dana-muon": "`DanaMuon`", "adana": "`ADana`",
-}  # fmt: skip
-RIVALS = {"dana-muon": "torch-muon", "adana": "adamw"}
-"""What we recommend -> the baseline that it must beat, which has three times as many trials."""
+    "torch-muon": "torch's Muon + AdamW",
+    "nanochat": "nanochat's recipe",
+    "adamw": "torch's AdamW",
+    "dana-muon": "`DanaMuon`",
+    "adana": "`ADana`",
+}
+RIVALS = {"dana-muon": ("torch-muon", "nanochat"), "adana": ("adamw",)}
+"""What we recommend -> the baselines that it must beat, which have three times as many trials."""
 RATES: dict[str, Sequence[float]] = {
     "torch-muon": (8e-3, 1.6e-2, 3.2e-2),
+    "nanochat": (0.02, 0.04, 0.08),
     "adamw": (2e-3, 4e-3, 8e-3, 1.6e-2),
     **{name: rates_to_try(name) for name in RIVALS},
 }
 DIALS: dict[str, tuple[str, Sequence[float]]] = {
-    "torch-muon": ("aux_lr", (2e-3, 4e-3, 8e-3)), "adamw": ("beta2", (0.95, 0.99)),
-}  # fmt: skip
+    "torch-muon": ("aux_lr", (2e-3, 4e-3, 8e-3)),
+    "nanochat": ("aux_scale", (0.5, 1.0, 2.0)),
+    "adamw": ("beta2", (0.95, 0.99)),
+}
 """The baselines' second dial. Rates are followed beyond the grid by factors of 2 where the best is at an edge."""
 SEEDS = {"own-gpt": 5, "images": 5, "digits": 5}
 """Runs of the best setting; three where a problem is not named."""
@@ -359,7 +310,7 @@ def search(problem: str, opt: str) -> None:
     for _ in range(4):
         lr, value = min(tried, key=tried.__getitem__)
         rates = {each: loss for (each, v), loss in tried.items() if v == value}
-        others = {v: loss for (each, v), loss in tried.items() if each == lr and name == "aux_lr"}
+        others = {v: loss for (each, v), loss in tried.items() if each == lr and name != "beta2"}
         beyond = [(next_rate(rates), value) if len(rates) > 1 else (None, value),
                   (lr, next_rate(others)) if len(others) > 1 else (lr, None)]  # fmt: skip
         further = next((each for each in beyond if None not in each and each not in tried), None)
@@ -373,8 +324,7 @@ def search(problem: str, opt: str) -> None:
 
 def search_on(text: Path, problem: str, opt: str) -> None:
     """`search` in a process of its own: the rows of a problem and optimizer depend on no others."""
-    global TEXT
-    TEXT = text
+    TEXT[0] = text
     search(problem, opt)
 
 
@@ -429,17 +379,20 @@ def runs_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
     lines = []
     for problem in finished(rows):
         cells = [f"{PROBLEMS[problem].title}; {PROBLEMS[problem].steps:,} steps"]
-        for opt, rival in RIVALS.items():
-            for each in (opt, rival):
+        for opt, rivals in RIVALS.items():
+            for each in (opt, *rivals):
                 lr, settings, _ = best(rows, problem, each)
                 rate = f"{lr:g}" + "".join(f", {name} {value:g}" for name, value in settings.items())
                 edge = " (edge)" if is_edge(rows, problem, each) else ""
                 cells.append(f"{fmean(losses(rows, problem, each)):.3f} at {rate}{edge}")
-            cells.append("{:+.3f} ({:+.3f} to {:+.3f})".format(*lead(rows, problem, opt, rival)))
+                if each in rivals:
+                    cells.append("{:+.3f} ({:+.3f} to {:+.3f})".format(*lead(rows, problem, opt, each)))
         lines.append(cells)
     head = ["problem"]
-    for opt, rival in RIVALS.items():
-        head += [f"{NAMES[opt]} [nats]", f"{NAMES[rival]} [nats]", "lead, 95% interval [nats]"]
+    for opt, rivals in RIVALS.items():
+        head.append(f"{NAMES[opt]} [nats]")
+        for rival in rivals:
+            head += [f"{NAMES[rival]} [nats]", "lead, 95% interval [nats]"]
     return head, lines
 
 
@@ -453,7 +406,7 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run", action="store_true")
-    parser.add_argument("--text", type=Path, default=TEXT)
+    parser.add_argument("--text", type=Path, default=TEXT[0])
     parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
     options = parser.parse_args()
     if options.run:

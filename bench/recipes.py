@@ -7,7 +7,8 @@
    warmup) and Muon, each with the same number of trials (`tune`), then AdamW turned into ADana part by part.
 2. *The recipe*: DanaMuon, and the parts of nanochat's optimizer added to it one at a time; and the other way round.
 
-All optimizers are written here, eagerly, in one class each, so that an arm differs from the next by one switch. A trial
+All optimizers are written apart from the library, eagerly, in two classes, so that an arm differs from the next by
+one switch. A trial
 is the mean over two seeds on one half of the held-out text, the best few get three more; reports are of other seeds on
 the other half.
 """
@@ -20,23 +21,21 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from danalab.experiments.formats import as_markdown
 from danalab.experiments.paired import paired_t
+from danalab_bench.orthogonal import NANOCHAT, Settings, recipe
 from danalab_bench.pages import fill_parts
+from danalab_bench.texts import TEXT, SmallGPT, held_out_loss, library_tokens, shakespeare, training_loss
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "notes" / "recipes.md"]
 RESULTS = ROOT / "bench" / "results" / "recipes_cpu.jsonl"
-TEXT = Path("tinyshakespeare.txt")
-Settings = dict[str, Any]
 
 TUNING_SEEDS, REPORT_SEEDS = (0, 1), (11, 12, 13, 14, 15)
 FINAL_SEEDS, FINALISTS = (2, 3, 4), 5
@@ -52,46 +51,14 @@ class Task:
     """Losses on the half for tuning and on the half for reports."""
 
 
-@cache
-def library_tokens() -> tuple[Tensor, Tensor]:
-    from danalab.data import open_data
-
-    parts = (open_data("stdlib", "bpe-512", split) for split in ("train", "val"))
-    training, held_out = (
-        torch.from_numpy(part.store.read(0, part.n_tokens).astype("int64")) for part in parts
-    )
-    return training, held_out
-
-
-@cache
-def shakespeare() -> tuple[Tensor, Tensor]:
-    text = TEXT.read_text(encoding="utf-8")
-    ids = {character: i for i, character in enumerate(sorted(set(text)))}
-    data = torch.tensor([ids[character] for character in text])
-    cut = int(0.9 * len(data))
-    return data[:cut], data[cut:]
-
-
 def next_token(
     model: nn.Module, training: Tensor, held_out: Tensor, seed: int, batch: int, length: int
 ) -> Task:
-    draw, offsets = torch.Generator().manual_seed(seed), torch.arange(length + 1)
-    half = len(held_out) // 2
-
-    def cross_entropy(tokens: Tensor) -> Tensor:
-        return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-
-    def mean(part: Tensor) -> float:
-        starts = torch.randint(len(part) - length, (512, 1), generator=torch.Generator().manual_seed(99))
-        with torch.no_grad():
-            return statistics.fmean(float(cross_entropy(part[s + offsets])) for s in starts.split(64))
-
+    halves = held_out.split(len(held_out) // 2)[:2]
     return Task(
         model,
-        lambda: cross_entropy(
-            training[torch.randint(len(training) - length, (batch, 1), generator=draw) + offsets]
-        ),
-        lambda: (mean(held_out[:half]), mean(held_out[half:])),
+        training_loss(model, training, seed, batch, length),
+        lambda: (held_out_loss(model, halves[0], length, 512), held_out_loss(model, halves[1], length, 512)),
     )
 
 
@@ -104,51 +71,9 @@ def enoki(width: int, layers: int, heads: int, seed: int) -> Task:
     return next_token(build_model(config, seed=seed), *library_tokens(), seed, batch=8, length=128)
 
 
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int):
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        split = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
-        attended = F.scaled_dot_product_attention(*split.permute(2, 0, 3, 1, 4), is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-
-class SmallGPT(nn.Module):
-    """A GPT as people write it: learned positions, torch's modules, weights of deviation 0.02, tied head or not."""
-
-    def __init__(self, vocabulary: int, width: int, layers: int, heads: int, length: int, tied: bool):
-        super().__init__()
-        self.emb, self.pos = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-        if tied:
-            self.head.weight = self.emb.weight
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02)
-                if getattr(module, "bias", None) is not None:
-                    nn.init.zeros_(module.bias)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.emb(tokens) + self.pos(torch.arange(tokens.shape[1]))
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
-
-
 def gpt(width: int, layers: int, heads: int, tied: bool, seed: int) -> Task:
     torch.manual_seed(seed)
-    training, held_out = shakespeare()
-    return next_token(
-        SmallGPT(65, width, layers, heads, 64, tied), training, held_out, seed, batch=16, length=64
-    )
+    return next_token(SmallGPT(65, width, layers, heads, 64, tied), *shakespeare(), seed, batch=16, length=64)
 
 
 @dataclass(frozen=True)
@@ -226,199 +151,6 @@ def parts(model: nn.Module, lr: float, steps: int, **settings: Any) -> torch.opt
     others = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": matrices, "decayed": True}, {"params": others, "decayed": False}]
     return Parts(groups, lr, steps=steps, **settings)
-
-
-# ---- one class for Muon, DanaMuon, nanochat's recipe and everything between ----
-POLAR = (
-    (8.156554524902461, -22.48329292557795, 15.878769915207462),
-    (4.042929935166739, -2.808917465908714, 0.5000178451051316),
-    (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
-    (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
-    (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
-)
-QUINTIC = ((3.4445, -4.7750, 2.0315),) * 5
-
-
-def orthogonal(x: Tensor, chain: Iterable[tuple[float, float, float]], safety: float) -> Tensor:
-    tall = x.shape[0] > x.shape[1]
-    y = x.mT if tall else x
-    y = y / (y.norm() * safety + 1e-7)
-    for a, b, c in chain:
-        square = y @ y.mT
-        y = a * y + (b * square + c * square @ square) @ y
-    return y.mT if tall else y
-
-
-class Recipe(torch.optim.Optimizer):
-    """Groups have a `kind`: matrix (orthogonalised momentum), embedding, head, vector (AdamW or Dana-Star-MK4)."""
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        for group in self.param_groups:
-            group["t"] += 1
-            for p in group["params"]:
-                if p.grad is not None:
-                    (
-                        self._matrix
-                        if group["kind"] == "matrix"
-                        else self._adam
-                        if group["aux"] == "adamw"
-                        else self._dana
-                    )(p, p.grad, self.state[p], group)
-
-    @staticmethod
-    def _matrix(p: Tensor, g: Tensor, state: dict[str, Tensor], group: Settings) -> None:
-        t = group["t"]
-        m = state.setdefault("m", torch.zeros_like(p))
-        if group["momentum"] is None:
-            m.lerp_(g, group["delta"] / (group["delta"] + t))
-            x = g + float(t) ** (1 - group["kappa"]) * m
-        else:
-            m.lerp_(g, 1 - group["momentum"])
-            x = g.lerp(m, group["momentum"])
-        if group["equilibrate"]:
-            rows = x.norm(dim=1, keepdim=True)
-            x = x * (rows.square().mean().sqrt() / rows.clamp_min(1e-10))
-        u = orthogonal(x, POLAR, 1.01) if group["polar"] else orthogonal(x, QUINTIC, 1.0)
-        if group["frobenius"]:
-            u = u * (math.sqrt(min(u.shape)) / u.norm().clamp_min(1e-10))
-        if group["normalise"] is not None:
-            # the axis with more entries keeps a factor for each, as the shorter one is already even
-            dim = 1 if u.shape[0] >= u.shape[1] else 0
-            mean = u.square().mean(dim=dim, keepdim=True)
-            if group["normalise"] == "normuon":
-                v = state.setdefault("v", torch.zeros_like(mean))
-                v.lerp_(mean, 1 - group["row_beta"])
-                mean = v
-            scaled = u / mean.sqrt().clamp_min(1e-10)
-            u = scaled * (u.norm() / scaled.norm().clamp_min(1e-10))
-        rows, columns = u.shape
-        u = u * (
-            0.2 * math.sqrt(max(rows, columns))
-            if group["scale"] == "rms"
-            else math.sqrt(max(1.0, rows / columns))
-        )
-        Recipe._apply(p, u, group)
-
-    @staticmethod
-    def _apply(p: Tensor, u: Tensor, group: Settings) -> None:
-        if group["omega"] is not None and group["falling"]:
-            strength = group["lr"] / group["peak"] * group["omega"] / (group["steps"] / 10 + group["t"])
-        elif group["omega"] is not None:  # as DanaMuon has it
-            strength = group["lr"] * min(group["omega"] / (group["peak"] * group["steps"]), 1.0)
-        else:
-            strength = group["lr"] * group["decay"]
-        if strength:
-            p.sub_(strength * (p * (p * u >= 0) if group["cautious"] else p))
-        p.sub_(group["lr"] * u)
-
-    @staticmethod
-    def _adam(p: Tensor, g: Tensor, state: dict[str, Tensor], group: Settings) -> None:
-        (beta1, beta2), t = group["betas"], group["t"]
-        m, v = state.setdefault("m", torch.zeros_like(p)), state.setdefault("v", torch.zeros_like(p))
-        m.lerp_(g, 1 - beta1)
-        v.lerp_(g * g, 1 - beta2)
-        Recipe._apply(
-            p, m / (1 - beta1**t) / ((v / (1 - beta2**t)).sqrt() + group["eps"]), {**group, "decay": 0.0}
-        )
-
-    @staticmethod
-    def _dana(p: Tensor, g: Tensor, state: dict[str, Tensor], group: Settings) -> None:
-        t, delta, kappa, eps = group["t"], group["delta"], group["kappa"], 1e-8
-        m, v, tau = (state.setdefault(key, torch.zeros_like(p)) for key in ("m", "v", "tau"))
-        a = delta / (delta + t)
-        m.lerp_(g, a)
-        v.lerp_(g * g, a)
-        r = v.sqrt() + eps
-        tau.lerp_(g.abs() / (g.abs() + r), a)
-        c = tau.clamp_max(0.5)
-        q = (c / (1 - c)).clamp_min(1 / (1 + t))
-        n = q.sqrt() / r
-        u = m.abs() * n
-        long = ((tau * t).clamp_min(1.0) ** (1 - kappa) * u / q).clamp_max(2.0)
-        Recipe._apply(p, n * g + m.sign() * (q * long + u), {**group, "decay": 0.0})
-
-
-MATRIX = {
-    "momentum": 0.95,
-    "delta": 8.0,
-    "kappa": 0.85,
-    "equilibrate": False,
-    "polar": False,
-    "frobenius": False,
-}
-MATRIX |= {
-    "normalise": None,
-    "row_beta": 0.9,
-    "scale": "rms",
-    "cautious": False,
-    "decay": 0.1,
-    "omega": None,
-    "falling": False,
-}
-
-
-def kinds(model: nn.Module) -> dict[str, list[Tensor]]:
-    found: dict[str, list[Tensor]] = {"embedding": [], "head": [], "matrix": [], "vector": []}
-    seen: set[int] = set()
-    heads = {
-        id(module.weight)
-        for name, module in model.named_modules()
-        if name.rpartition(".")[2] in ("head", "lm_head") and hasattr(module, "weight")
-    }
-    for module in model.modules():
-        for p in module.parameters(recurse=False):
-            if id(p) not in seen:
-                seen.add(id(p))
-                kind = (
-                    "vector"
-                    if p.ndim < 2
-                    else "head"
-                    if id(p) in heads
-                    else "embedding"
-                    if isinstance(module, nn.Embedding)
-                    else "matrix"
-                )
-                found[kind].append(p)
-    return found
-
-
-def recipe(
-    model: nn.Module,
-    lr: float,
-    steps: int,
-    *,
-    aux_scale: float = 1.0,
-    aux_style: str = "dana",
-    **settings: Any,
-) -> torch.optim.Optimizer:
-    """aux_style: dana (Dana-Star-MK4, DanaMuon's ratios), dana-kinds (the same at nanochat's rates), nanochat or adamw
-    (AdamW, absolute rates), ratios (nanochat's, with rates in units of that of matrices)."""
-    width = min(max(p.shape) if p.ndim else 1 for p in kinds(model)["matrix"])
-    wide = (width / 768) ** -0.5
-    common = {**MATRIX, "t": 0, "steps": steps, "aux": "adamw", "eps": 1e-8, **settings}
-    groups = []
-    for kind, params in kinds(model).items():
-        group = {**common, "params": params, "kind": kind, "lr": lr}
-        if kind != "matrix":
-            if aux_style == "dana":
-                group |= {"aux": "dana", "lr": lr * aux_scale * FACTORS[kind]}
-            elif aux_style == "adamw":
-                group |= {"lr": 0.004 * aux_scale, "betas": (0.9, 0.99), "omega": None}
-            else:
-                rate = {"embedding": 0.2 * wide, "head": 0.004 * wide, "vector": 0.01}[kind]
-                rate = lr * RATIOS[kind] if aux_style == "ratios" else rate
-                aux = "dana" if aux_style == "dana-kinds" else "adamw"
-                betas = {"embedding": (0.8, 0.995), "head": (0.8, 0.96), "vector": (0.8, 0.95)}[kind]
-                group |= {"lr": rate * aux_scale, "betas": betas, "eps": 1e-10, "omega": None, "aux": aux}
-        group["peak"] = group["lr"]
-        groups.append(group)
-    return Recipe([group for group in groups if group["params"]], {})
-
-
-RATIOS = {"embedding": 6.0, "head": 0.125, "vector": 0.1}
-FACTORS = {"embedding": 0.25, "head": 0.25, "vector": 0.0625}
-"""Rates of the kinds relative to that of matrices: DanaMuon's."""
 
 
 # ---- a trial ----
@@ -601,7 +333,7 @@ MUON = Arm(
     "recipe",
     {
         "lr": 0.016,
-        "aux_style": "adamw",
+        "rest": "adamw",
         "aux_scale": 1.0,
         "momentum": 0.95,
         "normalise": "normuon",
@@ -649,21 +381,9 @@ STEPS_APART: dict[str, Arm] = {
 }
 
 # ---- 2. the recipe ----
-_DANA = {"lr": 0.032, "aux_style": "dana", "aux_scale": 1.0, "momentum": None, "omega": 4.0, **COMMON}
-_NANO = {
-    "lr": 0.02,
-    "aux_style": "nanochat",
-    "aux_scale": 1.0,
-    "momentum": 0.95,
-    "equilibrate": True,
-    "polar": True,
-    "frobenius": True,
-    "normalise": "normuon",
-    "scale": "spectral",
-    "cautious": True,
-    "decay": 0.28,
-    **COMMON,
-}
+_STAR = {"lr": 0.032, "rest": "star", "aux_scale": 1.0, "momentum": None, "omega": 4.0, **COMMON}
+_NANO = {**NANOCHAT, "lr": 0.02, "aux_scale": 1.0, **COMMON}
+_MUON = {**_STAR, "rest": "adamw", "omega": None, "decay": 0.1, "momentum": 0.95, "lr": 0.016}
 _TWO: dict[str, Dial] = {"lr": ("log", 0.01, 0.1), "aux_scale": ("log", 0.3, 3.0)}
 
 
@@ -672,33 +392,19 @@ def _arm(base: Settings, **changes: Any) -> Arm:
 
 
 RECIPES: dict[str, Arm] = {
-    "DanaMuon": _arm(_DANA),
-    "DanaMuon, NorMuon's second moment": _arm(_DANA, normalise="normuon"),
-    "DanaMuon, NorMuon and nanochat's rest": _arm(_DANA, normalise="normuon", aux_style="nanochat"),
+    "log-time Muon + Dana-Star-MK4": _arm(_STAR),
+    "the same, NorMuon's second moment (DanaMuon)": _arm(_STAR, normalise="normuon"),
+    "the same, NorMuon and nanochat's rest": _arm(_STAR, normalise="normuon", rest="nanochat"),
+    "the same at fixed ratios": _arm(_STAR, normalise="normuon", rest="ratios", lr=0.064),
     "nanochat": _arm(_NANO),
-    "DanaMuon, NorMuon and nanochat's rest at fixed ratios": _arm(
-        _DANA, normalise="normuon", aux_style="ratios", lr=0.064
-    ),
-    "DanaMuon, NorMuon and nanochat's rates": _arm(
-        _DANA, normalise="normuon", aux_style="dana-kinds", aux_scale=0.25
-    ),
-    "DanaMuon, nanochat's rates and betas for the rest": _arm(_DANA, aux_style="nanochat"),
-    "DanaMuon, all of nanochat's but momentum": _arm({**_NANO, "lr": 0.02}, momentum=None),
+    "log-time Muon + nanochat's rest": _arm(_STAR, rest="nanochat"),
+    "nanochat, log-time momentum": _arm({**_NANO, "lr": 0.02}, momentum=None),
     "nanochat, momentum 0.8": _arm(_NANO, momentum=0.8),
     "nanochat, log-time momentum without damped Nesterov": _arm(_NANO, momentum=None, kappa=1.0),
-    "DanaMuon, rows equilibrated before": _arm(_DANA, equilibrate=True),
-    "DanaMuon, cautious decay": _arm(_DANA, cautious=True),
-    "DanaMuon, half the decay": _arm(_DANA, omega=2.0),
-    "DanaMuon, Polar Express": _arm(_DANA, polar=True),
-    "NorMuon + AdamW": _arm(
-        {**_DANA, "omega": None, "decay": 0.1, "momentum": 0.95},
-        normalise="normuon",
-        aux_style="adamw",
-        lr=0.016,
-    ),
-    "Muon + AdamW": _arm(
-        {**_DANA, "omega": None, "decay": 0.1, "momentum": 0.95}, aux_style="adamw", lr=0.016
-    ),
+    "the first, rows equilibrated": _arm(_STAR, equilibrate=True),
+    "the first, cautious decay": _arm(_STAR, cautious=True),
+    "NorMuon + AdamW": _arm(_MUON, normalise="normuon"),
+    "Muon + AdamW": _arm(_MUON),
 }
 
 
@@ -773,11 +479,11 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run", action="store_true")
-    parser.add_argument("--text", type=Path, default=TEXT)
+    parser.add_argument("--text", type=Path, default=TEXT[0])
     parser.add_argument("--study", choices=("baseline", "apart", "recipe"), help="this one alone")
     parser.add_argument("--problem", choices=PROBLEMS, help="this one alone")
     options = parser.parse_args()
-    TEXT, RUNNING[0] = options.text, options.run
+    TEXT[0], RUNNING[0] = options.text, options.run
     torch.set_num_threads(1)
     load()
     for study in STUDIES if options.run else ():

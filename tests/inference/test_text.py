@@ -64,15 +64,15 @@ def generator() -> TextGenerator:
 
 
 def test_a_stream_is_the_completion_in_pieces(generator: TextGenerator):
-    whole = generator.complete("abc", seed=1, max_tokens=30)
+    (whole,) = generator.complete("abc", [SamplingParameters(seed=1, max_tokens=30)])
     assert "".join(generator.stream("abc", seed=1, max_tokens=30)) == whole.text
     assert whole.tokens == 30
 
 
 def test_a_stop_string_ends_the_text_and_the_request(generator: TextGenerator):
-    whole = generator.complete("abc", seed=1, max_tokens=30).text
+    whole = "".join(generator.stream("abc", seed=1, max_tokens=30))
     stop = whole[6:8]
-    cut = generator.complete("abc", seed=1, max_tokens=30, stop=[stop])
+    (cut,) = generator.complete("abc", [SamplingParameters(seed=1, max_tokens=30, stop=[stop])])
     assert cut.text == whole[: whole.index(stop)]
     assert cut.tokens < 30
     assert "".join(generator.stream("abc", seed=1, max_tokens=30, stop=[stop])) == cut.text

@@ -28,8 +28,7 @@ def orthogonal(x: Tensor, method: str) -> Tensor:
 
 def oracle(build, w: Tensor, grads: list[Tensor], h: dict) -> Tensor:
     """The trajectory of one matrix [rows, columns], written as in the papers."""
-    buffer, moment = torch.zeros_like(w), torch.zeros(len(w), 1).double()
-    rows, columns = w.shape
+    buffer, moment, (rows, columns) = torch.zeros_like(w), 0.0, w.shape
     for t, g in enumerate(grads, 1):
         if build is DanaMuon or h.get("dana_momentum"):
             buffer = buffer + 8 / (8 + t) * (g - buffer)
@@ -38,11 +37,11 @@ def oracle(build, w: Tensor, grads: list[Tensor], h: dict) -> Tensor:
             buffer = 0.95 * buffer + g
             x = g + 0.95 * buffer if h.get("nesterov", True) else g if build is Muon else buffer
         o = orthogonal(x, h.get("ns_method", "newton-schulz"))
-        size, how = o.norm(), h.get("normalise")
+        size, how = o.norm(), h.get("normalise", "normuon" if build is DanaMuon else None)
         if how in ("rows", "columns"):
             o = o / o.norm(dim=1 if how == "rows" else 0, keepdim=True)
         elif how == "normuon":
-            moment = 0.95 * moment + 0.05 * o.square().mean(dim=1, keepdim=True)
+            moment = 0.9 * moment + 0.1 * o.square().mean(dim=1 if rows >= columns else 0, keepdim=True)
             o = o / (moment.sqrt() + 1e-10)
         u = (
             o
@@ -62,7 +61,7 @@ def oracle(build, w: Tensor, grads: list[Tensor], h: dict) -> Tensor:
         {"nesterov": False},
         {"dana_momentum": True},
         {"ns_method": "polar-express"},
-        *({"normalise": how} for how in ("rows", "columns", "normuon")),
+        *({"normalise": how} for how in (None, "rows", "columns", "normuon")),
         {"normalise": "normuon", "cautious_decay": True},
     ],
     ids=str,

@@ -92,16 +92,15 @@ def _run(tasks: Sequence[dict[str, Any]], seconds: float) -> ProgramResult:
         pipes = [os.pipe() for _ in tasks]
         for end in itertools.chain(*pipes):
             ends.callback(os.close, end)
-        processes, sockets = [], []
-        for number, task in enumerate(tasks):
-            task = {**task, "seconds": int(seconds) + 1, "parent": os.getpid()}
-            started = stack.enter_context(_process(task, pipes[number - 1][0], pipes[number][1]))
-            processes.append(started[0])
-            sockets.append(started[1])
+        limits = {"seconds": int(seconds) + 1, "parent": os.getpid()}
+        started = [
+            stack.enter_context(_process({**task, **limits}, pipes[number - 1][0], pipes[number][1]))
+            for number, task in enumerate(tasks)
+        ]
         ends.close()  # each process sees the end of the other
         try:
-            said = _watch(sockets, time.monotonic() + seconds).strip()
-            code = processes[-1].wait(SECONDS)
+            said = _watch([asks for _, asks in started], time.monotonic() + seconds).strip()
+            code = started[-1][0].wait(SECONDS)
         except (TimeoutError, subprocess.TimeoutExpired):
             return ProgramResult(False, "timeout")
     if code == 0 and said == "passed":

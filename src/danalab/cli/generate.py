@@ -46,7 +46,7 @@ def run(flags: Flags) -> Answer | None:
     source = (flags.run, flags.from_, flags.step, flags.tokenizer, flags.device)
     generator = open_text_generator(*source, weight_dtype=flags.weight_dtype)
     if flags.json:
-        samples = [asdict(each) for each in generator.complete_all([flags.prompt] * flags.samples, sampling)]
+        samples = [asdict(each) for each in generator.complete(flags.prompt, sampling)]
         where = {"from": str(flags.from_)}
         if flags.run is not None:
             where = {"run": str(flags.run), "step": generator.step}

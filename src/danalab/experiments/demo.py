@@ -137,4 +137,5 @@ def _samples(folder: Path) -> list[str]:
     from danalab.train.run.exchange import open_generator
 
     generator = open_generator(folder)
-    return [prompt + generator.complete(prompt, seed=0, temperature=0.7, top_k=40).text for prompt in PROMPTS]
+    settings = {"seed": 0, "temperature": 0.7, "top_k": 40}
+    return [prompt + "".join(generator.stream(prompt, **settings)) for prompt in PROMPTS]

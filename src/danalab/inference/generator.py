@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
@@ -28,7 +29,7 @@ class Continuation:
 
 
 class TextGenerator:
-    """A model that continues text, one prompt at a time or many; `settings` are fields of `SamplingParameters`.
+    """A model that continues text, one prompt at a time; `settings` are fields of `SamplingParameters`.
 
     One stream is open at a time.
 
@@ -38,28 +39,20 @@ class TextGenerator:
     """
 
     def __init__(self, model: Decoder, tokenizer: Tokenizer, step: int | None = None, **engine: Any):
-        self.model, self.tokenizer, self.step = model, tokenizer, step
-        self._settings = engine
-        self._engine: Engine | None = None
+        self.model, self.tokenizer, self.step, self._settings = model, tokenizer, step, engine
 
-    @property
+    @cached_property
     def engine(self) -> Engine:
         """The engine that decodes; made on first use."""
-        if self._engine is None:
-            self._engine = Engine(self.model, self.tokenizer, **self._settings)
-        return self._engine
+        return Engine(self.model, self.tokenizer, **self._settings)
 
-    def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
-        """Pieces of the continuation as they are drawn; ends with the document. Nothing is computed before the first.
+    def stream(self, prompt: str, **settings: Any) -> Generator[str]:
+        """Pieces of the continuation as they are drawn; ends with the document.
 
         Raises:
-            UserError: at the call, not at the first token: a setting out of range, or a prompt that does not fit.
+            UserError: at the first piece: a setting out of range, or a prompt that does not fit.
         """
         request = Request(self.encode(prompt), SamplingParameters(**settings))
-        self.engine.check(request)
-        return self._stream(request)
-
-    def _stream(self, request: Request) -> Iterator[str]:
         text = self.engine.text_stream(request.parameters)
         number, event = self.engine.submit(request), None
         try:
@@ -75,19 +68,10 @@ class TextGenerator:
         finally:
             self.engine.cancel(number)
 
-    def complete(self, prompt: str, **settings: Any) -> Continuation:
-        """The whole continuation."""
-        return self.complete_all([prompt], [SamplingParameters(**settings)])[0]
-
-    def complete_all(
-        self, prompts: Sequence[str], parameters: Sequence[SamplingParameters]
-    ) -> list[Continuation]:
-        """The continuation of each prompt, decoded together; the speed of each is measured over the time of all."""
-        requests = [
-            Request(self.encode(prompt), each) for prompt, each in zip(prompts, parameters, strict=True)
-        ]
-        start = time.perf_counter()
-        drawn = [completion.tokens for completion in self.engine.generate(requests)]
+    def complete(self, prompt: str, parameters: Sequence[SamplingParameters]) -> list[Continuation]:
+        """Whole continuations, decoded together; the speed of each is measured over the time of all."""
+        ids, start = self.encode(prompt), time.perf_counter()
+        drawn = [each.tokens for each in self.engine.generate([Request(ids, each) for each in parameters])]
         seconds, continuations = time.perf_counter() - start, []
         for tokens, each in zip(drawn, parameters, strict=True):
             stream = self.engine.text_stream(each)

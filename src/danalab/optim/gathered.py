@@ -103,13 +103,17 @@ def rows_of(rows: int, rank: int, ranks: int) -> int:
     return min(max(rows - rank * chunk, 0), chunk)
 
 
-def row_zeros(p: Any, stacked: bool, dtype: torch.dtype) -> Any:
-    """Zeros [rows, 1], or [matrices, rows, 1] of a stack, sharded as the rows of p."""
-    local, kept = p.to_local(), 2 if stacked else 1
-    placements = [each if getattr(each, "dim", kept) < kept else Replicate() for each in p.placements]
-    zeros, shape = local.new_zeros((*local.shape[:kept], 1), dtype=dtype), torch.Size((*p.shape[:kept], 1))
-    stride = torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(zeros, p.device_mesh, placements, run_check=False, shape=shape, stride=stride)
+def zeros_along(p: Any, dim: int, dtype: torch.dtype) -> Any:
+    """Zeros in the shape of p but 1 along dim, sharded as p where it has more."""
+    dim %= p.ndim
+    shapes = [torch.Size((*each.shape[:dim], 1, *each.shape[dim + 1 :])) for each in (p, p.to_local())]
+    placements = [Replicate() if getattr(each, "dim", None) == dim else each for each in p.placements]
+    zeros, stride = (
+        p.to_local().new_zeros(shapes[1], dtype=dtype),
+        torch.empty(shapes[0], device="meta").stride(),
+    )
+    spread = {"run_check": False, "shape": shapes[0], "stride": stride}
+    return DTensor.from_local(zeros, p.device_mesh, placements, **spread)
 
 
 def owners(costs: Sequence[float], ranks: int) -> list[int]:

@@ -31,8 +31,7 @@ from .groups import KINDS, ORTHOGONALISED, kind_groups, split_group
 from .newton_schulz import EPS, METHODS, Coefficients, coefficients, matrix_shape, orthogonalize_each
 
 NORMALISATIONS = (None, "rows", "columns", "normuon")
-ROW_BETA = 0.95
-"""Rate of the rows' second moments of normuon."""
+NORMUON_BETA = 0.9
 
 
 # ---- the rule of matrices ----
@@ -76,12 +75,22 @@ def normalised(o: Tensor, how: str | None) -> Tensor:
 
 
 def normuon(o: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """O, each row divided by the root of its second moment v [..., rows, 1], norm kept; and the new v."""
-    squares = o.square().sum(dim=-1, keepdim=True) / o.shape[-1]
-    v = v + (1 - ROW_BETA) * (squares - v)
+    """O [..., rows, columns] divided by the roots of the new second moments v, norm kept; and these.
+
+    v has an entry for each row of a tall matrix and for each column of a wide one: the other side of O is
+    even already.
+    """
+    dim = reduced(o.shape)
+    squares = o.square().sum(dim=dim, keepdim=True) / o.shape[dim]
+    v = v + (1 - NORMUON_BETA) * (squares - v)
     roots = v.sqrt() + 1e-10
-    after = (squares / roots.square()).sum(dim=-2, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
-    return o * ((squares.sum(dim=-2, keepdim=True) / after).sqrt() / roots), v
+    after = (squares / roots.square()).sum(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+    return o * ((squares.sum(dim=(-2, -1), keepdim=True) / after).sqrt() / roots), v
+
+
+def reduced(shape: Sequence[int]) -> int:
+    """The side along which second moments of normuon are one: the shorter, counted from the end."""
+    return -1 if shape[-2] >= shape[-1] else -2
 
 
 def scale_of(shape: Sequence[int], matched_rms: float | None) -> float:
@@ -144,7 +153,7 @@ class Hybrid(Optimizer):
         omega: in place of weight_decay: omega / (lr horizon), at most 1.
         horizon: length of the run, with omega [steps]; where the decay falls it is wd_ts, too.
         aux_lr_factor: learning rate of other parameters, in units of lr; none = one for each kind.
-        normalise: equal norms of rows or columns of O, or normuon = rows by second moments; none = neither.
+        normalise: equal norms of rows or columns of O, or normuon = by second moments; none = neither.
         cautious_decay: decay only coordinates of matrices that the step moves towards zero.
         ns_method: newton-schulz or polar-express.
         fused: other parameters by C++ on a CPU, torch.compile on a GPU; none = where they can be had.
@@ -198,7 +207,7 @@ class Hybrid(Optimizer):
             return super().new_state(group, p)
         state = {"momentum_buffer": torch.zeros_like(p, dtype=working_dtype(p), requires_grad=False)}
         if group.get("normalise") == "normuon":
-            state["row_moment"] = row_zeros(p, group["kind"] == "experts")
+            state["second_moment"] = moment_zeros(p if group["kind"] == "experts" else p.flatten(1))
         return state
 
     def update(self) -> None:
@@ -229,9 +238,9 @@ class Hybrid(Optimizer):
 
     def _apply(self, group: Group, p: Tensor, state: State, o: Tensor) -> None:
         o = normalised(o, group.get("normalise"))
-        if "row_moment" in state:
-            o, new = normuon(o, state["row_moment"])
-            state["row_moment"].copy_(new)
+        if "second_moment" in state:
+            o, new = normuon(o, state["second_moment"])
+            state["second_moment"].copy_(new)
         own, lr = local_part(p), float(group["lr"])
         new = matrix_update(
             own.to(o.dtype),
@@ -261,13 +270,13 @@ def orthogonalized(xs: Sequence[Any], chain: Sequence[Coefficients]) -> list[Any
     return out
 
 
-def row_zeros(p: Any, stacked: bool) -> Any:
-    """Zeros for the second moments of rows, [rows, 1], or [matrices, rows, 1] of a stack."""
+def moment_zeros(p: Any) -> Any:
+    """The first second moments of normuon for p [..., rows, columns]."""
     if hasattr(p, "to_local"):
-        from .gathered import row_zeros
+        from .gathered import zeros_along
 
-        return row_zeros(p, stacked, working_dtype(p))
-    return torch.zeros(*p.shape[: 2 if stacked else 1], 1, dtype=working_dtype(p), device=p.device)
+        return zeros_along(p, reduced(p.shape), working_dtype(p))
+    return torch.zeros_like(p.sum(dim=reduced(p.shape), keepdim=True), dtype=working_dtype(p))
 
 
 class Muon(Hybrid):
@@ -355,7 +364,7 @@ class DMuon(Hybrid):
 
 
 class DanaMuon(Hybrid):
-    """Orthogonalised matrices with momentum in logarithmic time; DanaStarMK4 for all others.
+    """Orthogonalised matrices with momentum in logarithmic time and normuon; DanaStarMK4 for all others.
 
     Decay of the latter falls, too: p <- p (1 - lr weight_decay / (1 + t / wd_ts)). Arguments as in `Hybrid`;
     without aux_lr_factor the learning rate is 0.0625 lr for vectors and 0.25 lr for others.
@@ -369,7 +378,7 @@ class DanaMuon(Hybrid):
     def __init__(
         self,
         params: Any,
-        lr: float = 0.032,
+        lr: float = 0.064,
         *,
         delta: float = 8.0,
         kappa: float = 0.85,
@@ -381,7 +390,7 @@ class DanaMuon(Hybrid):
         omega: float | None = None,
         horizon: float | None = None,
         aux_lr_factor: float | None = None,
-        normalise: str | None = None,
+        normalise: str | None = "normuon",
         cautious_decay: bool = False,
     ):
         super().__init__(

@@ -27,6 +27,7 @@ except ImportError as error:
 from .base import FREE_WD_TS, RANGES
 from .dana import LogTimeOptimizer
 from .groups import ORTHOGONALISED, kind_by_name
+from .muon import NORMUON_BETA, reduced
 
 ScalarOrSchedule = float | jax.Array | Callable[[Any], Any]
 """A learning rate, or a function of the 0-based number of the step."""
@@ -85,12 +86,16 @@ def activity(tau: jax.Array, t: Any) -> jax.Array:
 
 
 def muon_step(
-    g: jax.Array, m: jax.Array, t: Any, *, delta: Any, kappa: Any, matched_rms: Any
-) -> tuple[jax.Array, jax.Array]:
-    """matched_rms sqrt(max(rows, columns)) O(g + t^(1-kappa) m) of matrices, and the new m."""
+    g: jax.Array, m: jax.Array, v: jax.Array, t: Any, *, delta: Any, kappa: Any, matched_rms: Any
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """matched_rms sqrt(max(rows, columns)) N(O(g + t^(1-kappa) m)) of matrices, N normuon; the new m and v."""
     gain = delta / (delta + t)
     m = (1 - gain) * m + gain * g
-    return matched_rms * max(g.shape[-2:]) ** 0.5 * orthogonalize(g + t ** (1 - kappa) * m), m
+    o = orthogonalize(g + t ** (1 - kappa) * m)
+    v = v + (1 - NORMUON_BETA) * (jnp.mean(o**2, axis=reduced(o.shape), keepdims=True) - v)
+    scaled = o / (jnp.sqrt(v) + 1e-10)
+    norms = [jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) for x in (o, scaled)]
+    return matched_rms * max(g.shape[-2:]) ** 0.5 * scaled * (norms[0] / jnp.maximum(norms[1], 1e-30)), m, v
 
 
 def orthogonalize(x: jax.Array) -> jax.Array:
@@ -117,7 +122,7 @@ class DanaState(NamedTuple):
     m: Any
     """First moment, float32 (float64 for float64 parameters)."""
     v: Any
-    """Second moment; for a matrix of `dana_muon` a number, 0, and so is tau."""
+    """Second moment; for a matrix of `dana_muon` of its rows or columns, and tau is not used."""
     tau: Any
     """Activity estimate of the star members; None for the others."""
 
@@ -266,12 +271,10 @@ def dana_muon(
     def step(p: Any, g: Any, state: Moments, t: Any, lr: Any, kind: str, shape: Any) -> tuple[Any, Moments]:
         decays = 0.0 if kind in ("embedding", "vector") else weight_decay
         if shape is not None:
-            direction, m = muon_step(
-                g.reshape(shape), state.m.reshape(shape), t, delta=delta, kappa=kappa, matched_rms=matched_rms
-            )
-            return p * (1 - lr * decays) - lr * direction.reshape(p.shape), state._replace(
-                m=m.reshape(p.shape)
-            )
+            matrix = {"delta": delta, "kappa": kappa, "matched_rms": matched_rms}
+            direction, m, v = muon_step(g.reshape(shape), state.m.reshape(shape), state.v, t, **matrix)
+            moved = p * (1 - lr * decays) - lr * direction.reshape(p.shape)
+            return moved, state._replace(m=m.reshape(p.shape), v=v)
         usual = 0.0625 if kind == "vector" else 0.25
         own = lr * (usual if aux_lr_factor is None else aux_lr_factor)
         direction, state = dana_step(g, state, t, **_clip(rule))
@@ -368,10 +371,11 @@ def _transformation(
         leaves, tree = jax.tree.flatten(params)
         moments = []
         for p, (_, shape) in zip(map(jnp.asarray, leaves), facts(params, tree), strict=True):
-            own = zero_moments(
-                p.shape if shape is None else (), _wide(p), with_tau
-            )  # a matrix has a first moment only
-            moments.append(own._replace(m=jnp.zeros(p.shape, _wide(p))))
+            own = zero_moments(p.shape, _wide(p), with_tau)
+            if shape is not None:
+                matrix = own.m.reshape(shape)
+                own = own._replace(v=matrix.sum(reduced(matrix.shape), keepdims=True), tau=own.m.sum())
+            moments.append(own)
         m, v = (tree.unflatten([getattr(own, name) for own in moments]) for name in ("m", "v"))
         tau = tree.unflatten([own.tau for own in moments]) if with_tau else None
         counts = tree.unflatten([jnp.zeros((), jnp.int32) for _ in leaves])
