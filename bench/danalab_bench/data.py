@@ -45,7 +45,7 @@ def loader(folder: Path) -> dict[str, Any]:
         batches = dataset.batches(seed=0, global_batch=global_batch, seq_len=seq_len)
         steps = max(1, 2**24 // (global_batch * seq_len))
         size = 16 * global_batch * seq_len
-        mapped = dataset.store.shards[0].tokens().view(np.uint8)
+        mapped = np.memmap(dataset.store.shards[0].path, np.uint8, "r")
         ready = batches.iterate(0)
         next(ready)
         place = iter(range(10**9))

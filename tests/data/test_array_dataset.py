@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from danalab.data import open_data, open_dataset, resolve_dataset
-from danalab.data.array_files import find_files
 from danalab.data.array_split import split_arrays
+from danalab.data.arrays import find_files
 from danalab.data.open import describe
 from danalab.errors import UserError
 
@@ -89,7 +89,9 @@ def test_the_vocabulary_is_found_in_both_splits(arrays, tmp_path):
 
 def test_opening_again_reads_no_array(arrays, monkeypatch):
     first = open_dataset(arrays)
-    monkeypatch.setattr("danalab.data.array_files.blocks", lambda *_: pytest.fail("a file was read again"))
+    monkeypatch.setattr(
+        "danalab.data.formats.shards.Shard.blocks", lambda _: pytest.fail("a file was read again")
+    )
     assert open_dataset(arrays).fingerprint == first.fingerprint
 
 
@@ -108,7 +110,7 @@ def test_a_file_cut_while_it_is_read_ends_in_one_line(tmp_path, suffix):
     windows = open_dataset(tmp_path).sequential(32)
     assert len(windows[0:3][0]) == 3
     os.truncate(path, 4096)
-    with pytest.raises(UserError, match=r"changed or truncated since the data set was opened"):
+    with pytest.raises(UserError, match=r"truncated since the data set was opened"):
         windows[400:402]
 
 
@@ -190,7 +192,7 @@ def test_names_of_files_and_folders_say_the_split(tmp_path, names, expected, unr
         write(tmp_path / name, ids(6, 33, number))
     for split, files in zip(("train", "val"), expected, strict=True):
         if files:
-            opened = open_dataset(tmp_path, split).files
+            opened = open_dataset(tmp_path, split).store.shards
             assert [file.path.relative_to(tmp_path).as_posix() for file in opened] == files
     assert describe(tmp_path)["remarks"] == ([f"not read: {', '.join(unread)}"] if unread else [])
 
@@ -209,5 +211,7 @@ def test_an_epoch_counts_the_tokens_that_are_read(arrays, tmp_path):
 
 def test_a_file_without_a_header_says_what_it_may_be(tmp_path):
     (tmp_path / "part-0.npy").write_bytes(bytes(range(200)))
-    with pytest.raises(UserError, match=r"part-0\.npy: damaged, or bare ids without the header of a \.npy"):
+    with pytest.raises(
+        UserError, match=r"part-0\.npy: damaged, or not a \.npy .*; rename a file of bare ids to \.bin"
+    ):
         open_dataset(tmp_path)

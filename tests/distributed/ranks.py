@@ -24,7 +24,7 @@ class RankFailed(Exception):
     """A rank raised, died or hung; the message has its traceback."""
 
 
-def run_ranks(fn: Callable[..., Any], world_size: int, *args: Any, seconds: float = 60.0) -> list[Any]:
+def run_ranks(fn: Callable[..., Any], world_size: int, *args: Any, seconds: float = 240.0) -> list[Any]:
     """Run `fn(rank, world_size, *args)` on every rank of a gloo group; what each returned, in order of ranks.
 
     `fn` may be a closure. One thread a rank. A rank that raises ends the others.

@@ -228,7 +228,7 @@ def test_what_rank_0_refuses_is_refused_once(words, tmp_path):
         "--tp-size 2 does not divide the model's n_heads 3": {
             "tp_size": 2, "distributed_backend": "fsdp", "d_model": 24, "n_heads": 3, "head_dim": 8
         },
-        "--opt prodigy: its state cannot be cut into slices": {"opt": "prodigy", "distributed_backend": "zero"},
+        "optimizer 'prodigy' needs whole tensors": {"opt": "prodigy", "distributed_backend": "zero"},
     }  # fmt: skip
     for message, given in cases.items():
         first, second = run_ranks(refused, 2, settings(words, tmp_path / "run", **given))

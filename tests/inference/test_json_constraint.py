@@ -204,7 +204,7 @@ def test_a_schema_is_compiled_or_refused_in_a_moment(schema: dict[str, object]):
         told = "the JSON schema"
     assert told.startswith("the JSON schema")
     assert "\n" not in told
-    assert time.perf_counter() - start < 10
+    assert time.perf_counter() - start < 30
 
 
 values = st.recursive(

@@ -298,5 +298,5 @@ def test_sparse_gradients_and_states_of_another_model_are_refused():
     with pytest.raises(ValueError, match="sparse"):
         optimizer.step()
     other = ADana([nn.Parameter(torch.ones(1))])
-    with pytest.raises(ValueError, match="another shape"):
+    with pytest.raises(ValueError, match="shape of another model"):
         optimizer.load_state_dict(other.state_dict())

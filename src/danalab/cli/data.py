@@ -133,7 +133,6 @@ class InfoFlags(JsonFlags):
 
 def info(flags: InfoFlags) -> Answer:
     """Tokens, documents, shards, tokenizer and source of a data set."""
-    from danalab.data.formats.shards import mappable
     from danalab.data.open import describe
 
     facts = describe(flags.path)
@@ -146,8 +145,6 @@ def info(flags: InfoFlags) -> Answer:
     rows.append(("tokenizer", f"{facts['tokenizer']}, vocabulary {facts['vocab_size']:,}{ends}"))
     for split, part in facts["splits"].items():
         line = f"{part['tokens']:,} tokens in {part['shards']} shard(s), ids up to {part['max_id']}"
-        if (at_once := mappable(part["shards"])) < part["shards"]:
-            line += f", at most {at_once:,} open at a time"
         if part["documents"] is not None:
             line += f", {part['documents']:,} documents, {part['bytes_per_token']:.3f} bytes per token"
         rows.append((split, line))
@@ -251,7 +248,7 @@ def validate(flags: ValidateFlags) -> Answer:
     from rich.console import Console
 
     from danalab.data.advice import advise
-    from danalab.data.array_files import has_splits
+    from danalab.data.arrays import has_splits
     from danalab.data.validation import validate as validate_data
     from danalab.files import write_json
 
@@ -335,16 +332,11 @@ def eval_tokenizer(flags: EvalTokenizerFlags) -> Answer:
         print(f"without a comparison with GPT-2: {error}", file=sys.stderr)
         reference = None
     rows, lines = {}, []
-    for found in measure(tokenizer, texts, reference):
-        own, other = found.bytes_per_token, found.reference_bytes_per_token
-        rows[found.text] = {
-            "bytes": found.bytes,
-            "tokens": found.tokens,
-            "bytes_per_token": own,
-            "gpt2_bytes_per_token": other,
-        }
+    for name, (size, tokens, others) in measure(tokenizer, texts, reference).items():
+        own, other = size / tokens, size / others if others else None
+        rows[name] = {"bytes": size, "tokens": tokens, "bytes_per_token": own, "gpt2_bytes_per_token": other}
         beside = [f"{other:.3f}", f"{own / other:.3f}"] if other else ["-", "-"]
-        lines.append([found.text, f"{found.bytes:,}", f"{found.tokens:,}", f"{own:.3f}", *beside])
+        lines.append([name, f"{size:,}", f"{tokens:,}", f"{own:.3f}", *beside])
     table = as_text(["text", "bytes", "tokens", "bytes/token", "gpt2", "ratio"], lines)
     return Answer({"tokenizer": tokenizer.name, "n_tokens": tokenizer.n_tokens, "texts": rows}, [table])
 

@@ -6,8 +6,8 @@ import shlex
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from danalab.data.layout import Validation, amount
 from danalab.data.tokenizers.base import padded
+from danalab.data.validation import Validation, amount
 from danalab.errors import UserError
 from danalab.hardware import accelerator_hours
 from danalab.models.config import ModelConfig, resonance_sizes

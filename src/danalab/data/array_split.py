@@ -1,13 +1,11 @@
 """`danalab data split`: train/ and val/ of a folder of arrays.
 
-    by file       links; the files with the smallest keyed hashes validate, in the number that the ratio gives
+    by file       links
     by sequence   copies of the sequences of each split, as .npy; a link where a file lies in one split
 
-Several names of one file are one item. The choice depends on the seed and on relative paths (by file), or on the seed
-and each sequence's position (by sequence).
+Several names of one file are one item. The choice depends on the seed and on the position among all files or sequences.
 """
 
-import hashlib
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
@@ -15,10 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from danalab.data.array_files import find_files, has_splits, open_array
+from danalab.data.arrays import find_files, has_splits, open_array
 from danalab.data.order.permutation import Permutation
 from danalab.errors import UserError
 from danalab.files import fsync_path, naming, write_json
+
+_ROWS = 1024  # sequences that are copied at a time
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,16 @@ def split_arrays(
         raise UserError(f"--seed is {seed}; it must be 0 or more")
     _check_places(source, out)
     counts = _sequences(source)
-    validates = (_by_file if by == "file" else _by_sequence)(source, counts, val_ratio, seed)
+    total = len(counts) if by == "file" else sum(counts.values())
+    if total < 2:
+        raise UserError(f"{source}: a single {by} cannot be split" + "; give --by sequence" * (by == "file"))
+    n_val = min(max(1, round(val_ratio * total)), total - 1)
+    chosen = np.zeros(total, bool)
+    chosen[Permutation(total, f"danalab division 1|{seed}".encode())(np.arange(n_val))] = True
+    if by == "file":
+        chosen = np.repeat(chosen, list(counts.values()))
+    parts = np.split(chosen, np.cumsum(list(counts.values()))[:-1])
+    validates = dict(zip(counts, parts, strict=True))
     rows = {
         "train": {path: np.flatnonzero(~mine) for path, mine in validates.items() if not mine.all()},
         "val": {path: np.flatnonzero(mine) for path, mine in validates.items() if mine.any()},
@@ -97,16 +106,19 @@ def split_arrays(
 
 
 def _sequences(source: Path) -> dict[Path, int]:
-    """Number of sequences of each array below `source`, all of one length."""
-    files = find_files(source)
-    if not files:
+    """Number of sequences of each array below `source`, all of one length; of several names of a file only one."""
+    opened = [open_array(path) for path in find_files(source)]
+    if not opened:
         raise UserError(f"{source}: no arrays (.npy, .pt) below it")
-    shapes = {path: open_array(path).shape for path in files}
-    length = shapes[files[0]][1]
-    for path, shape in shapes.items():
-        if shape[1] != length:
-            raise UserError(f"{path}: sequences of {shape[1]} tokens, not {length} as in {files[0]}")
-    return {path: shape[0] for path, shape in shapes.items()}
+    files = [shard.path.stat() for shard in opened]
+    shards = list(
+        {(file.st_dev, file.st_ino): shard for file, shard in zip(files, opened, strict=True)}.values()
+    )
+    for shard in shards:
+        if shard.length != shards[0].length:
+            lengths = f"{shard.length} tokens, not {shards[0].length} as in {shards[0].path}"
+            raise UserError(f"{shard.path}: sequences of {lengths}")
+    return {shard.path: shard.n_tokens // shard.row for shard in shards}
 
 
 def _check_places(source: Path, out: Path) -> None:
@@ -125,49 +137,11 @@ def _check_places(source: Path, out: Path) -> None:
         )
 
 
-def _by_file(source: Path, counts: dict[Path, int], ratio: float, seed: int) -> dict[Path, np.ndarray]:
-    """The sequences of each file that validate: all or none."""
-
-    def drawn(group: list[Path]) -> bytes:
-        text = f"danalab division 1|{seed}|{group[0].relative_to(source).as_posix()}"
-        return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).digest()
-
-    groups = _names(counts)
-    if len(groups) < 2:
-        raise UserError(f"{source}: a single file cannot be split by file; give --by sequence")
-    wanted, val = max(1, round(ratio * len(counts))), set[Path]()
-    for group in sorted(groups, key=drawn)[:-1]:  # one item stays for training
-        if len(val) < wanted:
-            val |= set(group)
-    return {path: np.full(count, path in val) for path, count in counts.items()}
-
-
-def _by_sequence(source: Path, counts: dict[Path, int], ratio: float, seed: int) -> dict[Path, np.ndarray]:
-    """Which sequences of each file validate."""
-    paths = [names[0] for names in _names(counts)]  # several names of a file must not repeat its sequences
-    ends = np.cumsum([counts[path] for path in paths])
-    total = int(ends[-1])
-    if total < 2:
-        raise UserError(f"{source}: {total} sequence(s) cannot be split")
-    n_val = min(max(1, round(ratio * total)), total - 1)
-    validates = np.zeros(total, bool)
-    validates[Permutation(total, f"danalab division 1|{seed}".encode())(np.arange(n_val))] = True
-    return dict(zip(paths, np.split(validates, ends[:-1]), strict=True))
-
-
-def _names(files: dict[Path, int]) -> list[list[Path]]:
-    """The names of each file."""
-    names: dict[tuple[int, int], list[Path]] = {}
-    for path in files:
-        status = path.stat()
-        names.setdefault((status.st_dev, status.st_ino), []).append(path)
-    return list(names.values())
-
-
 def _copy(path: Path, place: Path, rows: np.ndarray) -> None:
-    array = open_array(path)
+    shard = open_array(path)
     copy = place if place.suffix == ".npy" else place.with_name(f"{place.name}.npy")
-    with naming(copy):
-        made = np.lib.format.open_memmap(copy, "w+", array.dtype, (len(rows), array.shape[1]))
-        np.take(array, rows, axis=0, out=made, mode="clip")  # "raise" would need memory for all of them
-        made.flush()
+    header = {"descr": shard.dtype.str, "fortran_order": False, "shape": (len(rows), shard.row)}
+    with naming(copy), open(copy, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for start in range(0, len(rows), _ROWS):
+            file.write(shard.read(rows[start : start + _ROWS] * shard.row, shard.row).data)

@@ -1,154 +1,140 @@
 """The layout "arrays": each row of .npy or .pt files is one training sequence x, inputs x[:-1], targets x[1:].
 
 The files lie below a folder, or below its `train/` and `val/` (`danalab data split`), or their names say the split, as
-in `train_00.npy` and `valid_00.npy`.
+in `train_00.npy` and `valid_00.npy`. No code in a file is executed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+import pickle
+import struct
+import warnings
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from cachetools import LRUCache
 
-from danalab.data.array_check import check_arrays
-from danalab.data.array_files import READERS, ArrayFile, files_by_split, has_splits, open_array, scan_all
-from danalab.data.dataset import Dataset, fingerprint_of
-from danalab.data.formats.shards import mappable
-from danalab.data.layout import CheckOptions, Layout, Validation, not_read
-from danalab.data.order.batches import TokenBatch
-from danalab.data.tokenizers import UNKNOWN, load_tokenizer
-from danalab.data.tokenizers.base import padded
-from danalab.errors import UserError
+from danalab.data.dataset import Dataset
+from danalab.data.formats.shards import Encoding, Shard
+from danalab.data.layout import Layout, open_npy
+from danalab.data.splits import SPLIT_NAMES, split_name
+from danalab.data.tokenizers import load_tokenizer
+from danalab.errors import UserError, first_line
 from danalab.files import walk_files
+
+SUFFIXES = (".npy", ".pt")
 
 
 class Arrays(Layout):
-    """A folder of arrays."""
+    """A folder of arrays, or one array."""
 
     name = "arrays"
 
+    def __init__(self, folder: Path):
+        if folder.is_file():
+            self.folder, self.files = folder.parent, {"train": [folder]}
+        else:
+            self.folder = folder
+            self.files, unread = files_by_split(folder)
+            self.unread = [path.relative_to(folder).as_posix() for path in unread]
+
     @classmethod
     def matches(cls, folder: Path) -> bool:
-        return any(path.suffix in READERS for path in walk_files(folder))
+        return any(path.suffix in SUFFIXES for path in walk_files(folder))
 
-    def splits(self) -> list[str]:
-        return list(files_by_split(self.folder)[0])
-
-    def open(self, split: str) -> Dataset:
+    def no_split(self, split: str) -> Dataset:
         folder = self.folder
-        by_split = files_by_split(folder)[0]
-        if split not in by_split:
-            if folder.name == split and has_splits(folder.parent):  # FOLDER/val names the split itself
-                return Arrays(folder.parent).open(split)
-            raise UserError(
-                f"{folder}: no split '{split}'; run danalab data split {folder} --output-path {folder}-split"
-            )
-        if not by_split[split]:
-            raise UserError(f"{folder}: the split '{split}' has no arrays")
-        scanned = {name: scan_all(paths) for name, paths in by_split.items()}
-        files = scanned[split]
-        for file in files:
-            if file.length != files[0].length:
-                lengths = f"{file.length} tokens, not {files[0].length} as in {files[0].path}"
-                raise UserError(f"{file.path}: sequences of {lengths}")
-        n_ids = 1 + max(file.max_id for files in scanned.values() for file in files)
-        tokenizer = load_tokenizer(folder) if (folder / "tokenizer.json").is_file() else None
-        dataset = ArrayDataset(
-            name=folder.name,
-            tokenizer_name=tokenizer.name if tokenizer else UNKNOWN,
-            vocab_size=tokenizer.vocab_size if tokenizer else padded(n_ids),
-            least_vocab_size=n_ids,
-            eos_id=tokenizer.eos_id if tokenizer else None,
-            sequence_length=files[0].length,
-            path=folder,
-            split=split,
-            files=files,
-            fingerprint=fingerprint_of(
-                tokenizer.fingerprint if tokenizer else "arrays", [file.sha256 for file in files]
-            ),
-            max_ids=[file.max_id for file in files],
-            open_split=self.open,
-        )
-        dataset.check_vocab(dataset.vocab_size)
-        return dataset
+        if folder.name == split and has_splits(folder.parent):  # FOLDER/val names the split itself
+            return Arrays(folder.parent).open(split)
+        command = f"danalab data split {folder} --output-path {folder}-split"
+        raise UserError(f"{folder}: no split '{split}'; run {command}")
 
-    def check(self, result: Validation, options: CheckOptions) -> None:
-        check_arrays(self.folder, result, options)
+    def open_file(self, path: Path) -> Shard:
+        return open_array(path)
 
-    def remarks(self) -> list[str]:
-        return not_read([path.relative_to(self.folder).as_posix() for path in files_by_split(self.folder)[1]])
+    def encoding(self, shard: Shard) -> Encoding | None:
+        if not (self.folder / "tokenizer.json").is_file():
+            return None
+        made = load_tokenizer(self.folder)  # ids of the padding are taken, too
+        return Encoding(made.name, made.fingerprint, made.vocab_size, made.vocab_size, made.eos_id)
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class ArrayDataset(Dataset):
-    """One split of a folder of arrays."""
-
-    files: list[ArrayFile]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.n_tokens, self.n_files = (
-            sum(file.sequences * file.length for file in self.files),
-            len(self.files),
-        )
-
-    def tokens_per_epoch(self, seq_len: int) -> int:
-        return sum(file.sequences for file in self.files) * seq_len  # the rest of each is never read
-
-    def rows(self, seq_len: int) -> ArrayRows:
-        """The split as numbered sequences of `seq_len` tokens; longer ones are truncated."""
-        if seq_len > self.files[0].length:
-            raise UserError(
-                f"{self.title}: sequences have {self.files[0].length} tokens; "
-                f"give --seq-len {self.files[0].length - 1} or less"
-            )
-        return ArrayRows(self.files, seq_len)
-
-    def check_vocab(self, vocab_size: int) -> None:
-        for file in self.files:
-            if file.max_id >= vocab_size:
-                array = open_array(file.path)
-                row, column = np.argwhere(np.asarray(array) >= vocab_size)[0]
-                raise UserError(
-                    f"{file.path}: token id {array[row, column]} at [{row}, {column}] >= "
-                    f"vocab_size {vocab_size}; give a larger --vocab-size, or leave it out"
-                )
+def find_files(folder: Path) -> list[Path]:
+    """All array files below `folder`, links followed, sorted by relative path; hidden names are skipped."""
+    files = (path for path in walk_files(folder) if path.suffix in SUFFIXES)
+    return sorted(files, key=lambda path: path.relative_to(folder).as_posix())
 
 
-class ArrayRows:
-    """The first `seq_len` + 1 tokens of each sequence. If seq_len = length, the last target is -1: no loss."""
+def files_by_split(folder: Path) -> tuple[dict[str, list[Path]], list[Path]]:
+    """(files of each split, files that are not read): names of folders, then of files, say the split.
 
-    def __init__(self, files: Sequence[ArrayFile], seq_len: int):
-        self.n, self.seq_len = sum(file.sequences for file in files), seq_len
-        self._files = files
-        self._ends = np.cumsum([file.sequences for file in files])
-        self._mapped: LRUCache[int, np.ndarray] = LRUCache(mappable(len(files)))
+    Without splits, all files are "train".
+    """
+    by_name: dict[str | None, list[Path]] = {}
+    files = find_files(folder)
+    for path in files:
+        below = path.relative_to(folder)
+        words = (SPLIT_NAMES.get(part) for part in below.parts[:-1])
+        name = split_name(below.stem)
+        by_name.setdefault(next(filter(None, words), name.split if name else None), []).append(path)
+    train, val = by_name.get("train") or by_name.get(None, []), by_name.get("val", [])
+    if not has_splits(folder) and not (train and (val or "test" in by_name)):
+        return {"train": files}, []
+    splits = {"train": train, "val": val} if val or has_splits(folder) else {"train": train}
+    return splits, [path for path in files if path not in {*train, *val}]
 
-    def read(self, numbers: np.ndarray) -> TokenBatch:
-        import torch
 
-        width = min(self.seq_len + 1, self._files[0].length)
-        tokens = np.empty((len(numbers), width), np.int64)
-        owners = np.searchsorted(self._ends, numbers, side="right")
-        for owner in np.unique(owners).tolist():
-            mine = np.flatnonzero(owners == owner)
-            first = int(self._ends[owner]) - self._files[owner].sequences
-            tokens[mine] = self._array(owner)[numbers[mine] - first, :width]
-        inputs = torch.empty(len(numbers), self.seq_len, dtype=torch.int64)
-        targets = torch.full_like(inputs, -1)
-        np.copyto(inputs.numpy(), tokens[:, : self.seq_len])
-        np.copyto(targets.numpy()[:, : width - 1], tokens[:, 1:])
-        return inputs, targets
+def has_splits(folder: Path) -> bool:
+    """Whether the folder has train/ and val/, or other words for them."""
+    return {"train", "val"} <= {SPLIT_NAMES[name] for name in SPLIT_NAMES if (folder / name).is_dir()}
 
-    def _array(self, number: int) -> np.ndarray:
-        file = self._files[number]
-        array = self._mapped.get(number)
-        if array is None:
-            array = self._mapped[number] = open_array(file.path)
-        # A read behind the end of a mapped file would kill the process.
-        if array.shape != (file.sequences, file.length) or file.path.stat().st_size < file.bytes:
-            raise UserError(f"{file.path}: changed or truncated since the data set was opened; start again")
-        return array
+
+def open_array(path: Path) -> Shard:
+    """The ids of a file, [sequences, length], not read, but for the checksums of a .pt."""
+    if path.is_symlink() and not path.exists():
+        raise UserError(f"{path}: a dangling symbolic link (to {os.readlink(path)})")
+    if not path.is_file():  # a named pipe would block
+        raise UserError(f"{path}: not a regular file")
+    shard, shape = open_npy(path) if path.suffix == ".npy" else _open_pt(path)
+    if len(shape) != 2:
+        more = "; streams of one dimension lie in a folder of their own" if len(shape) == 1 else ""
+        raise UserError(f"{path}: its shape is {shape}; it must be [sequences, length]{more}")
+    if shape[0] == 0:
+        raise UserError(f"{path}: no sequences in it")
+    if shape[1] < 2:
+        raise UserError(f"{path}: its sequences have {shape[1]} token(s); they must have at least 2")
+    return replace(shard, length=shape[1])
+
+
+def _open_pt(path: Path) -> tuple[Shard, list[int]]:
+    """The tensor of a .pt, whose values lie uncompressed in a zip archive."""
+    import torch
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if (member := archive.testzip()) is not None:  # torch ignores the checksums
+                raise UserError(f"the checksum of {member} is wrong")
+            values = [each for each in archive.infolist() if each.filename.endswith("/data/0")]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tensor = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        with open(path, "rb") as file:
+            file.seek(values[0].header_offset + 26 if values else 0)
+            names = sum(struct.unpack("<2H", file.read(4)))  # lengths of the name and of what follows it
+    except pickle.UnpicklingError as error:
+        more = "damaged, or more than tensors; nothing was executed"
+        raise UserError(f"{path}: refused: {more}") from error
+    except Exception as error:  # a damaged file may make its format's reader raise almost anything
+        raise UserError(f"{path}: damaged: {first_line(error)}") from error
+    if not isinstance(tensor, torch.Tensor):
+        raise UserError(f"{path}: holds a {type(tensor).__name__}, not a tensor")
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise UserError(f"{path}: {kind}, not integers")
+    if not values or not tensor.is_contiguous():
+        raise UserError(f"{path}: a view of other values; save it with .clone()")
+    dtype = np.dtype(kind).newbyteorder("<")
+    offset = values[0].header_offset + 30 + names + int(tensor.storage_offset()) * dtype.itemsize
+    return Shard(path, offset, dtype, tensor.numel()), list(tensor.shape)

@@ -14,37 +14,30 @@ Source: llm.c dev/data/data_common.py.
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import os
 import struct
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import ConfigDict
 
-from danalab.data.dataset import Dataset, dataset_of
 from danalab.data.formats.shards import MAGIC, Encoding, Shard, reading, token_dtype
-from danalab.data.layout import CheckOptions, Finding, Layout, Validation, count_tokens, not_read
+from danalab.data.layout import Layout, Scan, open_npy
 from danalab.data.splits import SplitName, split_name
 from danalab.data.tokenizers import META, UNKNOWN, load_tokenizer, read_meta
 from danalab.data.tokenizers.base import padded
-from danalab.errors import UserError, first_line
+from danalab.errors import UserError
 from danalab.files import read_state
 
 DECLARATION = "tokens.json"
-_BLOCK = 1 << 25
 _LLMC = struct.Struct("<3i")
 _LLMC_BYTES = 1024
 _LLMC_TYPES = {20240520: "<u2", 20240801: "<u4"}
 # What nanoGPT and the FineWeb scripts of the literature write.
 _GPT2 = Encoding("gpt2", "gpt2", padded(50_257), padded(50_257), 50_256)
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,24 +53,13 @@ class Declaration:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
 
-@dataclass(frozen=True)
-class Scan:
-    """The facts of one file."""
-
-    min_id: int
-    max_id: int
-    sha256: str
-    halves: bool
-    """Whether uint16 halves of wider ids were read: every second one is 0."""
-
-
 class BareFiles(Layout):
     """A folder of bare files: which they are, and what is known of them without reading them."""
 
     name = "bare"
 
     def __init__(self, folder: Path):
-        super().__init__(folder)
+        self.folder = folder
         self.files, self.unread = find_token_files(folder)
         declared = folder / DECLARATION
         self.declared = read_state(Declaration, declared) if declared.is_file() else Declaration()
@@ -104,7 +86,10 @@ class BareFiles(Layout):
                 return Encoding(made.name, made.fingerprint, size, made.vocab_size, eos_id)
         return None if size is None else Encoding(UNKNOWN, f"{size} ids", size, padded(size), eos_id)
 
-    def _open(self, path: Path) -> Shard:
+    def encoding(self, shard: Shard) -> Encoding | None:
+        return self.known or (_GPT2 if shard.dtype.itemsize == 2 else None)
+
+    def open_file(self, path: Path) -> Shard:
         name, told = split_name(path.stem), self._told(path)
         if told is None and self.known is not None:
             told = token_dtype(self.known.vocab_size)
@@ -117,83 +102,29 @@ class BareFiles(Layout):
         name = split_name(path.stem)
         return self.declared.dtype or (name.dtype if name else None)
 
-    def _check(self, shard: Shard, scan: Scan, encoding: Encoding | None) -> None:
+    def check_ids(self, shard: Shard, facts: Scan, encoding: Encoding) -> None:
         """Refuse ids that the encoding lacks, or whose type was not told and must be another."""
-        if scan.halves and shard.offset == 0 and not self._told(shard.path):
+        if facts.halves and shard.offset == 0 and not self._told(shard.path):
             advice = _say_type(shard.path)
             raise UserError(f"{shard.path}: its ids look like uint32, read as uint16; {advice}")
-        if encoding is None:
-            return
-        if scan.min_id < 0:
-            raise UserError(f"{shard.path}: token id {scan.min_id} is negative")
-        if scan.max_id >= encoding.n_tokens:
-            first = shard.first_at_least(encoding.n_tokens)
-            what = f"{first} >= vocab_size {encoding.n_tokens} of {encoding.name}"
+        try:
+            super().check_ids(shard, facts, encoding)
+        except UserError as error:
             declare = f"if its ids are not {shard.dtype.name}, {_say_type(shard.path)}"
-            raise UserError(f"{shard.path}: {what}; {declare}")
+            raise UserError(f"{error}; {declare}") from None
 
-    def splits(self) -> list[str]:
-        return list(self.files)
-
-    def open(self, split: str) -> Dataset:
-        if split not in self.files:
-            there = ", ".join(self.files)
-            raise UserError(
-                f"{self.folder}: no split '{split}' (no {split}.bin beside it); there are: {there}"
-            )
-        shards = [self._open(path) for path in self.files[split]]
-        for shard in shards:
-            if shard.dtype != shards[0].dtype:
-                other = f"{shards[0].path.name} is {shards[0].dtype.name}"
-                raise UserError(f"{shard.path}: {shard.dtype.name}, but {other}")
-        scans = scan_all(shards)
-        encoding = self.known or (_GPT2 if shards[0].dtype.itemsize == 2 else None)
-        if encoding is None:  # as for arrays: all ids of the folder
-            others = [self._open(path) for name in self.files if name != split for path in self.files[name]]
-            n_ids = 1 + max(scan.max_id for scan in (*scans, *scan_all(others)))
-            encoding = Encoding(UNKNOWN, UNKNOWN, n_ids, padded(n_ids), self.declared.eos_id)
-        for shard, scan in zip(shards, scans, strict=True):
-            self._check(shard, scan, encoding)
-        return dataset_of(self.folder, split, encoding, shards, scans, self.open)
-
-    def check(self, result: Validation, options: CheckOptions) -> None:
+    def faults(self) -> Iterator[tuple[str, str]]:
         for path in (path for paths in self.files.values() for path in paths):
             try:
-                shard = self._open(path)
-                encoding = self.known or (_GPT2 if shard.dtype.itemsize == 2 else None)
-                self._check(shard, scan_all([shard])[0], encoding)
+                shard = self.open_file(path)
+                if (encoding := self.encoding(shard)) is not None:
+                    self.check_ids(shard, self.facts([shard])[0], encoding)
             except UserError as error:
-                result.errors.append(Finding(path.name, str(error).removeprefix(f"{path}: ")))
-        count_tokens(self, result, options)
-
-    def remarks(self) -> list[str]:
-        return not_read(self.unread)
+                yield path.name, str(error).removeprefix(f"{path}: ")
 
 
 def _say_type(path: Path) -> str:
     return f'write {{"dtype": "uint32"}} to {DECLARATION} beside it, or name it {path.stem}.uint32.bin'
-
-
-def scan_all(shards: Sequence[Shard]) -> list[Scan]:
-    """Range and hash of each file, which is read once as long as it does not change."""
-    with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(lambda shard: _scan(shard, os.stat(shard.path).st_mtime_ns), shards))
-
-
-@lru_cache(maxsize=4096)
-def _scan(shard: Shard, modified: int) -> Scan:
-    if shard.n_tokens > 1 << 28:
-        _log.warning("%s: reading %s tokens for their range", shard.path, f"{shard.n_tokens:,}")
-    least, largest, upper = 0, 0, 0
-    with reading(shard.path) as file:
-        digest = hashlib.sha256(file.read(shard.offset))
-        while block := file.read(_BLOCK):
-            digest.update(block)
-            ids = np.frombuffer(block, shard.dtype)
-            least, largest = min(least, int(ids.min())), max(largest, int(ids.max()))
-            upper = max(upper, int(ids[1::2].max(initial=0)))
-    halves = shard.dtype.itemsize == 2 and shard.n_tokens >= 1024 and upper == 0 < largest
-    return Scan(least, largest, digest.hexdigest(), halves)
 
 
 def token_files(folder: Path) -> list[Path]:
@@ -225,20 +156,14 @@ def find_token_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
 
 def _in_order(folder: Path, split: str, named: dict[Path, SplitName]) -> list[Path]:
     """The shards of a split, whose names differ in their numbers alone, in the order of these."""
-    families = {(name.base, path.suffix): path.name for path, name in named.items()}
-    if len(families) > 1:
-        beside = " and ".join(list(families.values())[:2])
-        raise UserError(f"{folder}: {beside}: both can be the split '{split}'; move one away")
-    numbered = {name.number: path for path, name in named.items()}
-    if len(numbered) < len(named):
-        raise UserError(f"{folder}: two files of the split '{split}' have one number")
-    first, last = min(numbered), max(numbered)
-    if first > 1 or last - first >= len(numbered):
-        raise UserError(
-            f"{folder}: '{split}' lacks shards: {len(numbered)} files up to {numbered[last].name}; their numbers must "
-            "run from 0 or 1 without a gap"
-        )
-    return [numbered[number] for number in sorted(numbered)]
+    paths = sorted(named, key=lambda path: named[path].number)
+    numbers = [named[path].number for path in paths]
+    families = {(name.base, path.suffix) for path, name in named.items()}
+    if len(families) > 1 or numbers[0] > 1 or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+        there = f"{len(paths)} files from {paths[0].name} to {paths[-1].name}"
+        rule = "one name, with numbers from 0 or 1 without a gap; move others away"
+        raise UserError(f"{folder}: the split '{split}' has {there}; it must have {rule}")
+    return paths
 
 
 def is_stream(path: Path) -> bool:
@@ -247,8 +172,8 @@ def is_stream(path: Path) -> bool:
         name = split_name(path.stem)
         return name is not None and name.split != "test"
     try:
-        return path.is_file() and _npy(path).ndim == 1
-    except UserError:
+        return path.is_file() and np.lib.format.open_memmap(path, mode="r").ndim == 1
+    except Exception:  # numpy's parser raises almost anything
         return False
 
 
@@ -267,11 +192,8 @@ def open_tokens(path: Path, told: Any) -> Shard:
         )
     magic, _, count = _LLMC.unpack(head[:12]) if len(head) >= 12 else (0, 0, 0)
     if path.suffix == ".npy":
-        array = _npy(path)
-        if array.ndim != 1 or array.dtype.kind not in "ui":
-            shape = f"{array.dtype.name} of shape {list(array.shape)}"
-            raise UserError(f"{path}: {shape}; it must be integers of one dimension")
-        offset, dtype, count = array.offset, array.dtype, len(array)
+        shard, _ = open_npy(path)
+        offset, dtype, count = shard.offset, shard.dtype, shard.n_tokens
     elif magic in _LLMC_TYPES:
         offset, dtype = _LLMC_BYTES, np.dtype(_LLMC_TYPES[magic])
     elif told is None:
@@ -291,13 +213,3 @@ def open_tokens(path: Path, told: Any) -> Shard:
             f"{path}: {problem}: {size} bytes; its header says {expected} ({count} tokens of {dtype.name})"
         )
     return Shard(path, offset, dtype, count)
-
-
-def _npy(path: Path) -> np.memmap:
-    """The array of a .npy, memory-mapped."""
-    try:
-        return np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # numpy's parser raises almost anything
-        raise UserError(
-            f"{path}: not a sound .npy ({first_line(error)}); rename a file of bare ids to .bin"
-        ) from error

@@ -2,7 +2,6 @@
 
 import inspect
 import textwrap
-from dataclasses import dataclass
 
 from danalab.data.tokenizers.base import Tokenizer
 
@@ -42,35 +41,11 @@ def samples() -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class Compression:
-    """One kind of text under one tokenizer."""
-
-    text: str
-    bytes: int
-    tokens: int
-    reference_tokens: int | None
-    """Number of GPT-2's tokens; None without its tables."""
-
-    @property
-    def bytes_per_token(self) -> float:
-        return self.bytes / self.tokens
-
-    @property
-    def reference_bytes_per_token(self) -> float | None:
-        return self.bytes / self.reference_tokens if self.reference_tokens else None
-
-
 def measure(
     tokenizer: Tokenizer, texts: dict[str, str], reference: Tokenizer | None = None
-) -> list[Compression]:
-    """Compression of each text (none of them empty), and the reference's."""
-    return [
-        Compression(
-            name,
-            len(text.encode()),
-            len(tokenizer.encode(text)),
-            len(reference.encode(text)) if reference else None,
-        )
+) -> dict[str, tuple[int, int, int | None]]:
+    """(bytes, tokens, the reference's tokens) of each text."""
+    return {
+        name: (len(text.encode()), len(tokenizer.encode(text)), reference and len(reference.encode(text)))
         for name, text in texts.items()
-    ]
+    }

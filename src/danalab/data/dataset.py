@@ -64,8 +64,8 @@ class Dataset(Vocabulary):
         return self.tokenizer.token_bytes()
 
     def tokens_per_epoch(self, seq_len: int) -> int:
-        """Tokens of one pass in sequences of `seq_len`."""
-        return self.n_tokens
+        """Tokens of one pass in sequences of `seq_len`; the rest of longer sequences is never read."""
+        return self.n_tokens // self.sequence_length * seq_len if self.sequence_length else self.n_tokens
 
     def batches(
         self, *, seed: int, global_batch: int, seq_len: int, rank: int = 0, world_size: int = 1
@@ -93,8 +93,13 @@ class Dataset(Vocabulary):
         return EndlessOrder(self.rows(seq_len).n, key)
 
     def rows(self, seq_len: int) -> Rows:
-        """The split as numbered sequences of `seq_len` tokens."""
-        return Windows(self.store, seq_len)
+        """The split as numbered sequences of `seq_len` tokens; of longer ones their beginning."""
+        if self.sequence_length and seq_len > self.sequence_length:
+            raise UserError(
+                f"{self.title}: sequences have {self.sequence_length} tokens; "
+                f"give --seq-len {self.sequence_length - 1} or less"
+            )
+        return Windows(self.store, seq_len, self.sequence_length)
 
     def check_vocab(self, vocab_size: int) -> None:
         """Check that every token id is below `vocab_size`. UserError: names the file and offset of a larger id."""
@@ -103,8 +108,8 @@ class Dataset(Vocabulary):
                 shard = self.store.shards[number]
                 where = shard.first_at_least(vocab_size) or f"token id {largest}"
                 raise UserError(
-                    f"{shard.path}: {where} >= vocab_size {vocab_size}; "
-                    f"the tokens were written with {self.tokenizer_name}, which has a larger vocabulary"
+                    f"{shard.path}: {where} >= vocab_size {vocab_size}; the tokens were written with "
+                    f"{self.tokenizer_name}; give a larger --vocab-size, or leave it out"
                 )
 
     def __repr__(self) -> str:
@@ -125,12 +130,14 @@ def dataset_of(
     open_split: Callable[[str], Dataset],
 ) -> Dataset:
     """A split of token files; `facts`: of each shard, with `max_id` and `sha256`."""
+    unknown = encoding.name == UNKNOWN
     return Dataset(
         name=folder.name,
         tokenizer_name=encoding.name,
         vocab_size=encoding.vocab_size,
-        least_vocab_size=encoding.vocab_size,
+        least_vocab_size=encoding.n_tokens if unknown else encoding.vocab_size,
         eos_id=encoding.eos_id,
+        sequence_length=shards[0].length if shards else None,
         path=folder,
         split=split,
         store=TokenStore(shards),

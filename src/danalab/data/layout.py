@@ -1,4 +1,4 @@
-"""Layouts of data sets, three kinds of folders: how each is opened, checked and described; and what a check says.
+"""Layouts of data sets, three kinds of folders: their files by split, and how each file is opened.
 
 Shards      manifest.json of `danalab data prepare`         formats/prepared.py
 BareFiles   train.bin and val.bin of other software         bare.py
@@ -7,19 +7,23 @@ Arrays      .npy, .pt of shape [sequences, length]          arrays.py
 
 from __future__ import annotations
 
+import hashlib
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from danalab.data.dataset import Dataset
-from danalab.errors import UserError
-
-_BLOCK = 1 << 20
-_COUNT_TOKENS = 1 << 19  # they stay in cache when widened
+from danalab.data.dataset import Dataset, dataset_of
+from danalab.data.formats.shards import Encoding, Shard
+from danalab.data.tokenizers import UNKNOWN
+from danalab.data.tokenizers.base import padded
+from danalab.errors import UserError, first_line
 
 
 class Layout(ABC):
@@ -27,10 +31,15 @@ class Layout(ABC):
 
     name: ClassVar[str]
     """The name that people see, e.g. "shards"."""
+    folder: Path
+    files: dict[str, list[Path]]
+    """The files of each split, in the order in which they are read."""
+    unread: Sequence[str] = ()
+    """Names of files that are not read."""
 
+    @abstractmethod
     def __init__(self, folder: Path):
         """UserError: what describes the data set cannot be read."""
-        self.folder = folder
 
     @classmethod
     @abstractmethod
@@ -38,190 +47,108 @@ class Layout(ABC):
         """Whether the folder looks like it: a glance at names."""
 
     @abstractmethod
-    def splits(self) -> list[str]:
-        """Names of its splits."""
+    def open_file(self, path: Path) -> Shard:
+        """One of the files; `UserError` when it is not one of token ids."""
 
     @abstractmethod
+    def encoding(self, shard: Shard) -> Encoding | None:
+        """What the ids of `shard` are; None where nothing tells."""
+
+    def no_split(self, split: str) -> Dataset:
+        """A split that is not among the files."""
+        raise UserError(f"{self.folder}: no split '{split}'; there are: {', '.join(self.files)}")
+
     def open(self, split: str) -> Dataset:
         """Open one split; `UserError` when it cannot be read."""
+        if split not in self.files:
+            return self.no_split(split)
+        shards = [self.open_file(path) for path in self.files[split]]
+        if not shards:
+            raise UserError(f"{self.folder}: the split '{split}' has no files")
+        for shard in shards:
+            if shard.length != shards[0].length:
+                lengths = f"{shard.length} tokens, not {shards[0].length} as in {shards[0].path}"
+                raise UserError(f"{shard.path}: sequences of {lengths}")
+        facts, encoding = self.facts(shards), self.encoding(shards[0])
+        if encoding is None:
+            others = [
+                self.open_file(path) for name in self.files if name != split for path in self.files[name]
+            ]
+            n_ids = 1 + max(each.max_id for each in (*facts, *self.facts(others)))
+            encoding = Encoding(
+                UNKNOWN, "arrays" if shards[0].length else UNKNOWN, n_ids, padded(n_ids), None
+            )
+        for shard, each in zip(shards, facts, strict=True):
+            self.check_ids(shard, each, encoding)
+        return dataset_of(self.folder, split, encoding, shards, facts, self.open)
 
-    @abstractmethod
-    def check(self, result: Validation, options: CheckOptions) -> None:
-        """Read everything into `result`."""
+    def facts(self, shards: Sequence[Shard]) -> Sequence[Any]:
+        """`max_id` and `sha256` of each file, which is read once as long as it does not change."""
+        with ThreadPoolExecutor(8) as pool:
+            return list(pool.map(lambda shard: _scan(shard, os.stat(shard.path).st_mtime_ns), shards))
+
+    def check_ids(self, shard: Shard, facts: Scan, encoding: Encoding) -> None:
+        """Refuse ids that the encoding lacks."""
+        if facts.min_id < 0:
+            raise UserError(f"{shard.path}: token id {facts.min_id} is negative")
+        if facts.max_id >= encoding.n_tokens:
+            first = shard.first_at_least(encoding.n_tokens)
+            raise UserError(f"{shard.path}: {first} >= vocab_size {encoding.n_tokens} of {encoding.name}")
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """(file, reason) of what else is wrong with the folder, for its validation."""
+        return iter(())
 
     def info(self) -> dict[str, Any]:
         """What is recorded: `source` (name, licence, ...) or None, and `documents` and `text_bytes` by split."""
         return {"source": None, "documents": {}, "text_bytes": {}}
 
     def remarks(self) -> list[str]:
-        """What is odd and no fault, e.g. files that are not read."""
-        return []
+        """What is odd and no fault: files that are not read."""
+        more = " ..." if len(self.unread) > 8 else ""
+        return [f"not read: {', '.join(self.unread[:8])}{more}"] if self.unread else []
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something wrong with a data set."""
+class Scan:
+    """The facts of one file."""
 
-    file: str
-    """The file, or the folder."""
-    reason: str
-    position: tuple[int, ...] | None = None
-    """(sequence, token) in an array, (token,) in a stream; None for the file as a whole."""
-
-    def __str__(self) -> str:
-        where = "" if self.position is None else f" [{', '.join(map(str, self.position))}]"
-        return f"{self.file}{where}: {self.reason}"
+    min_id: int
+    max_id: int
+    sha256: str
+    halves: bool
+    """Whether uint16 halves of wider ids were read: every second one is 0."""
 
 
-@dataclass(frozen=True)
-class CheckOptions:
-    """What `validate` was asked for; see there."""
-
-    vocab_size: int | None = None
-    seq_len: int | None = None
-    allow_duplicates: bool = False
-    on_file: Callable[[int, int], None] = lambda done, total: None
-
-
-@dataclass
-class Validation:
-    """The result; counts cover the readable files."""
-
-    path: str
-    layout: str
-    """arrays, shards, bare or none."""
-    file_format: str
-    """Suffixes of the files."""
-    num_files: int
-    vocab_size: int
-    errors: list[Finding] = field(default_factory=list)
-    warnings: list[Finding] = field(default_factory=list)
-    sequences: list[int] = field(default_factory=list)
-    """Number of sequences of each readable file; of documents, for a stream."""
-    sequence_length: int | None = None
-    """Tokens per sequence; None for documents."""
-    total_tokens: int = 0
-    unique_tokens: int = 0
-    avg_token_value: float = 0.0
-    min_id: int | None = None
-    max_id: int | None = None
-
-    @property
-    def valid(self) -> bool:
-        return not self.errors
-
-    @property
-    def total_sequences(self) -> int:
-        return sum(self.sequences)
-
-    def take(self, counts: IdCounts) -> None:
-        """Take over the statistics of the ids."""
-        weights = counts.counts.astype(np.float64)
-        self.unique_tokens = int(np.count_nonzero(weights))
-        self.avg_token_value = float(weights @ np.arange(len(weights)) / max(weights.sum(), 1.0))
-        self.min_id, self.max_id = counts.low, counts.high
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        facts = asdict(self)
-        sequences = facts.pop("sequences")
-        per_file = sequences[0] if len(set(sequences)) == 1 else sequences
-        totals = {"sequences_per_file": per_file, "total_sequences": self.total_sequences}
-        return {"valid": self.valid, **totals, **facts}
-
-    def as_text(self) -> str:
-        """What was found, for people."""
-        bad = len({finding.file for finding in self.errors})
-        verdict = "valid" if self.valid else f"not valid, {bad:,} bad file{'s' * (bad > 1)}"
-        unit = "documents" if self.sequence_length is None else f"sequences of {self.sequence_length:,}"
-        files = f"{self.num_files:,} {self.file_format} file{'s' * (self.num_files != 1)}"
-        lines = [
-            f"{self.path}: {verdict}",
-            f"  {amount(self.total_tokens)} tokens in {self.total_sequences:,} {unit}, {files}",
-        ]
-        if self.min_id is not None:
-            lines.append(
-                f"  {self.unique_tokens:,} different ids of {self.vocab_size:,}: {self.min_id:,} to {self.max_id:,}, "
-                f"on average {self.avg_token_value:,.1f}"
-            )
-        return "\n".join(lines)
+@lru_cache(maxsize=65536)
+def _scan(shard: Shard, modified: int) -> Scan:
+    with open(shard.path, "rb") as file:
+        head = file.read(shard.offset)
+    if shard.length is not None:  # the same for every format of sequences
+        head = f"{shard.dtype.str}|{(shard.n_tokens // shard.length, shard.length)}|".encode()
+    digest = hashlib.sha256(head)
+    least, largest, upper = 0, 0, 0
+    for _, ids in shard.blocks():
+        digest.update(ids.data)
+        least, largest = min(least, int(ids.min())), max(largest, int(ids.max()))
+        upper = max(upper, int(ids[1::2].max(initial=0)))
+    halves = shard.dtype.itemsize == 2 and shard.n_tokens >= 1024 and upper == 0 < largest
+    return Scan(least, largest, digest.hexdigest(), halves)
 
 
-def amount(count: float) -> str:
-    """A number of things, e.g. 98,304, 1.115M, 19.3B."""
-    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
-        if count >= size:
-            return f"{count / size:.4g}{unit}"
-    return f"{count:,.0f}"
-
-
-class IdCounts:
-    """Counts of the ids in [0, vocab_size)."""
-
-    def __init__(self, vocab_size: int):
-        self.vocab_size = vocab_size
-        self.counts = np.zeros(vocab_size, np.int64)
-        self.low: int | None = None
-        """Smallest id, including those outside of the vocabulary."""
-        self.high: int | None = None
-
-    def add(self, ids: np.ndarray) -> np.ndarray:
-        """Count ids of any shape; returns the positions of those outside of the vocabulary."""
-        flat = ids.reshape(-1)
-        if not len(flat):
-            return np.empty(0, np.int64)
-        low, high = int(flat.min()), int(flat.max())
-        self.low = low if self.low is None else min(self.low, low)
-        self.high = high if self.high is None else max(self.high, high)
-        outside = np.empty(0, np.int64)
-        if low < 0 or high >= self.vocab_size:
-            wrong = (flat < 0) | (flat >= self.vocab_size)
-            outside, flat = np.flatnonzero(wrong), flat[~wrong]
-        for start in range(0, len(flat), _COUNT_TOKENS):
-            counted = np.bincount(flat[start : start + _COUNT_TOKENS].astype(np.intp))
-            self.counts[: len(counted)] += counted
-        return outside
-
-
-def count_tokens(layout: Layout, result: Validation, options: CheckOptions) -> None:
-    """Read the token streams of a layout that can be opened into `result`."""
-    result.file_format = ".bin"
-    opened: list[Dataset] = []
+def open_npy(path: Path) -> tuple[Shard, list[int]]:
+    """The ids of a .npy as a stream, not read, and its shape. UserError: not a sound .npy of integers."""
     try:
-        for split in layout.splits():
-            opened.append(layout.open(split))
-    except UserError as error:
-        if not result.errors:
-            result.errors.append(Finding(str(layout.folder), str(error)))
-    if opened:
-        result.vocab_size = options.vocab_size or opened[0].vocab_size
-    counts = IdCounts(result.vocab_size)
-    shards = [(dataset, shard) for dataset in opened for shard in dataset.store.shards]
-    result.num_files = len(shards)
-    for number, (dataset, shard) in enumerate(shards):
-        options.on_file(number, len(shards))
-        documents, bad = 0, None
-        tokens = shard.tokens()
-        for start in range(0, len(tokens), _BLOCK):
-            block = tokens[start : start + _BLOCK]
-            documents += int((block == dataset.eos_id).sum())
-            outside = counts.add(block)
-            if len(outside) and bad is None:
-                bad = start + int(outside[0])
-        name = short_name(layout.folder, shard.path)
-        if bad is not None and name not in {finding.file for finding in result.errors}:
-            reason = f"token id {tokens[bad]} is outside the vocabulary [0, {result.vocab_size})"
-            result.errors.append(Finding(name, reason, (bad,)))
-        result.sequences.append(documents)
-        result.total_tokens += len(tokens)
-    result.take(counts)
-
-
-def short_name(folder: Path, path: str | Path) -> str:
-    """A file of a data set in messages."""
-    return Path(path).relative_to(folder).as_posix() if Path(path).is_relative_to(folder) else str(path)
-
-
-def not_read(names: list[str]) -> list[str]:
-    """The remark on files that are left out."""
-    return [f"not read: {', '.join(names[:8])}{' ...' * (len(names) > 8)}"] if names else []
+        array = np.lib.format.open_memmap(path, mode="r")  # only its header is read
+        extra = path.stat().st_size - array.offset - array.nbytes
+    except Exception as error:  # numpy's parser raises almost anything
+        advice = "rename a file of bare ids to .bin"
+        raise UserError(f"{path}: damaged, or not a .npy ({first_line(error)}); {advice}") from error
+    if array.dtype.kind not in "ui" or not array.flags.c_contiguous:
+        order = "" if array.flags.c_contiguous else ", column by column"
+        raise UserError(
+            f"{path}: {array.dtype.name}{order} of shape {list(array.shape)}, not rows of integers"
+        )
+    if extra:
+        raise UserError(f"{path}: {extra} bytes more than its header says")
+    return Shard(path, array.offset, array.dtype, array.size), list(array.shape)

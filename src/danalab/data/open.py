@@ -208,7 +208,7 @@ def describe(path: str | Path) -> dict[str, Any]:
     tokens, shards, documents, text_bytes, bytes_per_token, max_id and fingerprint (None where it is not recorded).
     """
     layout = require_layout(Path(path))
-    opened = {name: layout.open(name) for name in layout.splits()}
+    opened = {name: layout.open(name) for name in layout.files}
     recorded = layout.info()
     splits: dict[str, Any] = {}
     for name, dataset in opened.items():

@@ -1,25 +1,118 @@
 """`validate`: read a whole data set, list all its faults, and compute its statistics.
 
-Reading streams; it needs a few MiB, and 16 bytes per sequence of an array.
+Reading streams; it needs a few MiB, and 16 bytes per sequence of an array, of which a hash of 64 bits is compared.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from danalab.data.array_check import check_arrays
-from danalab.data.array_files import READERS
-from danalab.data.formats.shards import MAX_VOCAB
-from danalab.data.layout import CheckOptions, Finding, Validation
+import numpy as np
+
+from danalab.data.arrays import SUFFIXES, Arrays
+from danalab.data.formats.shards import MAX_VOCAB, Shard
+from danalab.data.layout import Layout
 from danalab.data.open import NOTHING, layout_of
 from danalab.errors import UserError
 
 GPT2_VOCAB = 50_257
+_COUNT_TOKENS = 1 << 19  # they stay in cache when widened
 
 
-def validate(path: str | Path, **options: Any) -> Validation:
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong with a data set."""
+
+    file: str
+    """The file, or the folder."""
+    reason: str
+    position: tuple[int, ...] | None = None
+    """(sequence, token) in an array, (token,) in a stream; None for the file as a whole."""
+
+    def __str__(self) -> str:
+        where = "" if self.position is None else f" [{', '.join(map(str, self.position))}]"
+        return f"{self.file}{where}: {self.reason}"
+
+
+@dataclass
+class Validation:
+    """The result; counts cover the readable files."""
+
+    path: str
+    layout: str
+    """arrays, shards, bare or none."""
+    file_format: str
+    """Suffixes of the files."""
+    num_files: int
+    vocab_size: int
+    errors: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    """Number of sequences of each readable file; of documents, for a stream."""
+    sequence_length: int | None = None
+    """Tokens per sequence; None for documents."""
+    total_tokens: int = 0
+    unique_tokens: int = 0
+    avg_token_value: float = 0.0
+    min_id: int | None = None
+    max_id: int | None = None
+
+    @property
+    def valid(self) -> bool:
+        return not self.errors
+
+    @property
+    def total_sequences(self) -> int:
+        return sum(self.sequences)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        facts = asdict(self)
+        sequences = facts.pop("sequences")
+        per_file = sequences[0] if len(set(sequences)) == 1 else sequences
+        totals = {"sequences_per_file": per_file, "total_sequences": self.total_sequences}
+        return {"valid": self.valid, **totals, **facts}
+
+    def as_text(self) -> str:
+        """What was found, for people."""
+        bad = len({finding.file for finding in self.errors})
+        verdict = "valid" if self.valid else f"not valid, {bad:,} bad file{'s' * (bad > 1)}"
+        unit = "documents" if self.sequence_length is None else f"sequences of {self.sequence_length:,}"
+        files = f"{self.num_files:,} {self.file_format} file{'s' * (self.num_files != 1)}"
+        lines = [
+            f"{self.path}: {verdict}",
+            f"  {amount(self.total_tokens)} tokens in {self.total_sequences:,} {unit}, {files}",
+        ]
+        if self.min_id is not None:
+            lines.append(
+                f"  {self.unique_tokens:,} different ids of {self.vocab_size:,}: {self.min_id:,} to {self.max_id:,}, "
+                f"on average {self.avg_token_value:,.1f}"
+            )
+        return "\n".join(lines)
+
+
+def amount(count: float) -> str:
+    """A number of things, e.g. 98,304, 1.115M, 19.3B."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if count >= size:
+            return f"{count / size:.4g}{unit}"
+    return f"{count:,.0f}"
+
+
+def validate(
+    path: str | Path,
+    vocab_size: int | None = None,
+    seq_len: int | None = None,
+    *,
+    allow_duplicates: bool = False,
+    on_file: Callable[[int, int], None] = lambda done, total: None,
+) -> Validation:
     """Read a whole data set, or a single array file, and list its faults.
 
     Args:
@@ -28,28 +121,118 @@ def validate(path: str | Path, **options: Any) -> Validation:
         allow_duplicates: report equal sequences as warnings, not as errors.
         on_file: called with the number of finished files and of all files.
     """
-    path, wanted = Path(path), CheckOptions(**options)
+    path = Path(path)
     if not os.path.exists(path):
         raise UserError(f"{path}: no such file or folder")
-    for name, value in (("--vocab-size", wanted.vocab_size), ("--seq-len", wanted.seq_len)):
+    for name, value in (("--vocab-size", vocab_size), ("--seq-len", seq_len)):
         if value is not None and not 1 <= value <= MAX_VOCAB:
             raise UserError(f"{name} is {value}; it must be between 1 and {MAX_VOCAB:,}")
-    result = Validation(str(path), "none", "", 0, wanted.vocab_size or GPT2_VOCAB)
+    result = Validation(str(path), "none", "", 0, vocab_size or GPT2_VOCAB)
     try:
-        if path.is_file() and path.suffix in READERS:
-            result.layout = "arrays"
-            check_arrays(path, result, wanted)
-        elif path.is_file():
-            result.errors.append(Finding(str(path), f"not an array file ({', '.join(READERS)})"))
-        elif (kind := layout_of(path)) is None:
-            result.errors.append(Finding(str(path), f"no data set in it: {NOTHING}"))
-        else:
-            result.layout = kind.name
-            layout = kind(path)
-            layout.check(result, wanted)
-            if result.valid:
-                result.warnings += [Finding(str(path), remark) for remark in layout.remarks()]
+        kind = layout_of(path)
+        if path.is_file():
+            kind = Arrays if path.suffix in SUFFIXES else None
+        if kind is None:
+            what = (
+                f"not an array file ({', '.join(SUFFIXES)})"
+                if path.is_file()
+                else f"no data set in it: {NOTHING}"
+            )
+            raise UserError(what)
+        layout, result.layout = kind(path), kind.name
+        result.errors += [Finding(name, reason) for name, reason in layout.faults()]
+        hashes, lengths = _read_files(layout, result, vocab_size, on_file)
+        if lengths:
+            usual = result.sequence_length = seq_len or Counter(lengths.values()).most_common(1)[0][0]
+            expected = "expected" if seq_len else "in most files"
+            result.errors += [
+                Finding(name, f"sequences of {length} tokens, {usual} {expected}")
+                for name, length in lengths.items()
+                if length != usual
+            ]
+            (result.warnings if allow_duplicates else result.errors).extend(_repeated(hashes))
+        if result.valid:
+            result.warnings += [Finding(str(path), remark) for remark in layout.remarks()]
     except UserError as error:  # of a damaged manifest: nothing else can be checked
         result.errors.append(Finding(str(path), str(error).removeprefix(f"{path}: ")))
     result.errors.sort(key=lambda finding: finding.file)
     return result
+
+
+def _read_files(
+    layout: Layout, result: Validation, vocab_size: int | None, on_file: Callable[[int, int], None]
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """Read all files into `result`; (hashes of the sequences, their length) of each array by its name."""
+    files = [path for paths in layout.files.values() for path in paths]
+    result.num_files, result.file_format = len(files), ", ".join(sorted({file.suffix for file in files}))
+    result.errors += [
+        Finding(split, "this split has no files") for split, paths in layout.files.items() if not paths
+    ]
+    shards: dict[str, Shard] = {}
+    for file in files:
+        name = file.relative_to(layout.folder).as_posix()
+        try:
+            shards[name] = layout.open_file(file)
+        except UserError as error:
+            if name not in {finding.file for finding in result.errors}:
+                result.errors.append(Finding(name, str(error).removeprefix(f"{file}: ")))
+    encoding = next((layout.encoding(shard) for shard in shards.values()), None)
+    if encoding is not None and vocab_size is None:
+        result.vocab_size = encoding.vocab_size
+    counts = np.zeros(result.vocab_size, np.int64)
+    hashes: dict[str, np.ndarray] = {}
+    for number, (name, shard) in enumerate(shards.items()):
+        on_file(number, len(shards))
+        documents, outside, first, digests = 0, 0, None, list[bytes]()
+        for start, ids in shard.blocks():
+            low, high = int(ids.min()), int(ids.max())
+            result.min_id = low if result.min_id is None else min(result.min_id, low)
+            result.max_id = high if result.max_id is None else max(result.max_id, high)
+            inside = ids
+            if low < 0 or high >= len(counts):
+                wrong = (ids < 0) | (ids >= len(counts))
+                places, inside = np.flatnonzero(wrong), ids[~wrong]
+                first = first or (start + int(places[0]), ids[places[0]])
+                outside += len(places)
+            for at in range(0, len(inside), _COUNT_TOKENS):
+                counted = np.bincount(inside[at : at + _COUNT_TOKENS].astype(np.intp))
+                counts[: len(counted)] += counted
+            if shard.length:
+                rows = ids.astype("<u4").reshape(-1, shard.length)
+                digests += [blake2b(row, digest_size=8).digest() for row in map(bytes, rows)]
+            elif encoding is not None:
+                documents += int((ids == encoding.eos_id).sum())
+        if first is not None and name not in {finding.file for finding in result.errors}:
+            more = f", the first of {outside:,}" if outside > 1 else ""
+            reason = f"token id {first[1]} is outside the vocabulary [0, {len(counts)}){more}"
+            position = divmod(first[0], shard.length) if shard.length else (first[0],)
+            result.errors.append(Finding(name, reason, position))
+        if shard.length:
+            hashes[name] = np.frombuffer(b"".join(digests), np.uint64)
+        result.sequences.append(len(digests) or documents)
+        result.total_tokens += shard.n_tokens
+    result.unique_tokens = int(np.count_nonzero(counts))
+    result.avg_token_value = float(counts @ np.arange(len(counts), dtype=np.float64) / max(counts.sum(), 1))
+    return hashes, {name: shard.length for name, shard in shards.items() if shard.length}
+
+
+def _repeated(hashes: dict[str, np.ndarray]) -> list[Finding]:
+    """One finding for each file that repeats sequences, with the first of them."""
+    names, ends = list(hashes), np.cumsum([len(each) for each in hashes.values()])
+    _, first, same = np.unique(np.concatenate(list(hashes.values())), return_index=True, return_inverse=True)
+    origins = first[same]
+    later = np.flatnonzero(origins < np.arange(len(origins)))
+    files = np.searchsorted(ends, later, side="right")
+
+    def place(number: int) -> tuple[str, int]:
+        file = int(np.searchsorted(ends, number, side="right"))
+        return names[file], number - int(ends[file]) + len(hashes[names[file]])
+
+    findings = []
+    for file in np.unique(files).tolist():
+        mine = later[files == file]
+        name, row = place(int(mine[0]))
+        other, other_row = place(int(origins[mine[0]]))
+        more = f"; so are {len(mine) - 1:,} others of this file" if len(mine) > 1 else ""
+        findings.append(Finding(name, f"a copy of sequence {other_row} of {other}{more}", (row,)))
+    return findings

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from danalab.errors import UserError
@@ -31,7 +32,7 @@ from danalab.models.layers.attention import Rotary, document_positions, document
 from danalab.models.layers.basic import Embedding, Linear, dropout, make_norm
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
 from danalab.models.moe.mixture import Routing, make_mlp, router_losses, stacked, weighted
-from danalab.models.shards import full_logits
+from danalab.models.shards import local_shard
 
 
 class Decoder(nn.Module):
@@ -78,11 +79,8 @@ class Decoder(nn.Module):
         """
         hidden = self.hidden(tokens)
         if targets is None:
-            return (
-                full_logits(hidden, self.head_weight)
-                if self.output_head is None
-                else self.output_head(hidden)
-            )
+            head = self.output_head
+            return F.linear(hidden, local_shard(self.head_weight)) if head is None else head(hidden)
         return chunked_cross_entropy(
             hidden,
             self.head_weight,
@@ -274,7 +272,6 @@ _aten = torch.ops.aten
 _SAVED_OPS = [
     _aten.mm.default,
     torch.ops.danalab.grouped_linear.default,
-    torch.ops.danalab.gated_hidden.default,
     _aten._scaled_dot_product_flash_attention.default,
     _aten._scaled_dot_product_efficient_attention.default,
     _aten._scaled_dot_product_cudnn_attention.default,

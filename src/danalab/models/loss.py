@@ -4,8 +4,7 @@
 
 Rows are processed in chunks. With p = softmax, a chunk's logit gradient of `ce + z_loss * lse2` is
 `p (valid / valid_count + 2 z_loss logsumexp / position_count) - onehot(target) / valid_count`; it is computed in place
-from the logits during forward, so that backward only scales it. With a head sharded along the vocabulary each rank
-computes the logits of its own rows, and only their maxima and sums are exchanged.
+from the logits during forward, so that backward only scales it.
 Shapes: R rows (all of hidden's leading dimensions), C rows of a chunk, D model dimension, V vocabulary.
 """
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from danalab.errors import UserError
-from danalab.models.shards import VocabularyShard, vocabulary_shard
+from danalab.models.shards import local_shard
 
 # Rows of a chunk, bounded by its logits. CPU: large enough for efficient matrix products, small enough for the passes
 # between them to stay in cache where the vocabulary allows it. Accelerators: matrix products must be large.
@@ -42,8 +41,7 @@ def chunked_cross_entropy(
     its dtype, the softmax in float32.
 
     Args:
-        hidden: [..., D]. head_weight: [V, D], or a DTensor sharded along V; then `hidden` and `targets` must be equal
-            on all ranks of its mesh, and the results and the gradient of `hidden` are.
+        hidden: [..., D]. head_weight: [V, D], whole on every rank.
         targets: [...], int64, each in [0, V) or `ignore_index`.
         z_loss: the factor by which the caller will add the second result to the first.
         valid_count: divisor of the summed cross-entropies; default the number of valid targets here. A caller that
@@ -96,7 +94,6 @@ class _Problem(NamedTuple):
     valid_count: Tensor
     position_count: Tensor
     dtype: torch.dtype  # of the matrix products
-    shard: VocabularyShard | None  # this rank's rows of the head; None: all
 
 
 def _problem(
@@ -107,7 +104,7 @@ def _problem(
     valid_count: Tensor | float | None,
     position_count: Tensor | float | None,
 ) -> tuple[Tensor, Tensor, _Problem]:
-    """(rows of hidden [R, D], this rank's rows of the head, the rest)."""
+    """(rows of hidden [R, D], the head, the rest)."""
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
@@ -116,7 +113,6 @@ def _problem(
     flat = targets.reshape(-1)
     valid = flat != ignore_index
     exact = torch.promote_types(dtype, torch.float32)
-    weight, shard = vocabulary_shard(head_weight)
     problem = _Problem(
         targets=flat.where(valid, 0),
         valid=valid,
@@ -128,9 +124,8 @@ def _problem(
             flat.numel() if position_count is None else position_count, exact, hidden.device
         ),
         dtype=dtype,
-        shard=shard,
     )
-    return hidden.reshape(-1, hidden.shape[-1]), weight, problem
+    return hidden.reshape(-1, hidden.shape[-1]), local_shard(head_weight), problem
 
 
 def _scalar(value: Tensor | float, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -209,12 +204,11 @@ def _forward_rows(
     """(cross-entropy [R], logsumexp [R]); writes to `correct` whether the target has the highest logit."""
     rows, weight = rows.to(problem.dtype), weight.to(problem.dtype)
     ce, lse = empty_results(rows)
-    for chunk, logits in logit_chunks(rows, weight, problem.shard):
-        target = problem.targets[chunk]
-        exponentials, _ = exponentials_of(logits, target, problem.shard, ce[chunk], lse[chunk])
+    for chunk, logits in logit_chunks(rows, weight):
+        target = problem.targets[chunk].unsqueeze(1)
+        exponentials, _ = exponentials_of(logits, target, ce[chunk], lse[chunk])
         if correct is not None:
-            relative = target_logits(exponentials, target, problem.shard)
-            correct[chunk] = (relative if problem.shard is None else problem.shard.add(relative)) == 1
+            correct[chunk] = exponentials.gather(1, target).squeeze(1) == 1
     return ce, lse
 
 
@@ -233,15 +227,12 @@ def _forward_backward_rows(
     grad_rows = torch.empty_like(rows) if needs[0] else None
     # float32: sums of many chunks in bfloat16 would lose the small ones
     grad_weight = torch.zeros(weight.shape, dtype=ce.dtype, device=weight.device) if needs[1] else None
-    for chunk, logits in logit_chunks(rows, weight, problem.shard):
-        target = problem.targets[chunk]
-        exponentials, total = exponentials_of(logits, target, problem.shard, ce[chunk], lse[chunk])
+    for chunk, logits in logit_chunks(rows, weight):
+        target = problem.targets[chunk].unsqueeze(1)
+        exponentials, total = exponentials_of(logits, target, ce[chunk], lse[chunk])
         ce_factors = problem.valid[chunk] * ce_factor
         grad = exponentials.mul_(((ce_factors + 2 * z_factor * lse[chunk]) / total).unsqueeze(1))
-        if problem.shard is not None:
-            target, own = problem.shard.local(target)
-            ce_factors = ce_factors.where(own, 0)
-        grad.scatter_add_(1, target.unsqueeze(1), -ce_factors.unsqueeze(1))
+        grad.scatter_add_(1, target, -ce_factors.unsqueeze(1))
         grad = grad.to(problem.dtype)
         if grad_rows is not None:
             torch.mm(grad, weight, out=grad_rows[chunk])
@@ -249,8 +240,6 @@ def _forward_backward_rows(
             grad_weight.addmm_(grad.T, rows[chunk])
         elif grad_weight is not None:
             grad_weight.add_(grad.T @ rows[chunk])
-    if problem.shard is not None and grad_rows is not None:
-        problem.shard.add(grad_rows)  # the gradient of hidden sums over all ranks' rows of the head
     return (
         ce,
         lse,
@@ -281,20 +270,15 @@ def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, ignore_index: i
 
 
 def exponentials_of(
-    logits_CV: Tensor, targets_C: Tensor, shard: VocabularyShard | None, ce_C: Tensor, lse_C: Tensor
+    logits_CV: Tensor, targets_C1: Tensor, ce_C: Tensor, lse_C: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(exp(logits - their row's maximum), made in place, and its row sums [C]) over the whole vocabulary.
+    """(exp(logits - their row's maximum), made in place, and its row sums [C]).
 
     Writes the rows' cross-entropy and logsumexp.
     """
-    picked = target_logits(logits_CV, targets_C, shard)
-    highest = logits_CV.amax(-1)
-    if shard is not None:
-        shard.highest(highest)
+    picked, highest = logits_CV.gather(1, targets_C1).squeeze(1), logits_CV.amax(-1)
     exponentials = logits_CV.sub_(highest.unsqueeze(1)).exp_()
     total = exponentials.sum(-1)
-    if shard is not None:
-        total, picked = shard.add(torch.stack((total, picked)))
     torch.add(highest, total.log(), out=lse_C)
     torch.sub(lse_C, picked, out=ce_C)
     return exponentials, total
@@ -306,24 +290,13 @@ def empty_results(rows: Tensor) -> tuple[Tensor, Tensor]:
     return ce, torch.empty_like(ce)
 
 
-def target_logits(logits_CV: Tensor, targets_C: Tensor, shard: VocabularyShard | None) -> Tensor:
-    """The targets' logits; with a sharded head, 0 for those of other ranks."""
-    if shard is None:
-        return logits_CV.gather(1, targets_C.unsqueeze(1)).squeeze(1)
-    targets_C, own = shard.local(targets_C)
-    return logits_CV.gather(1, targets_C.unsqueeze(1)).squeeze(1).where(own, 0)
-
-
 def at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def logit_chunks(
-    rows: Tensor, weight: Tensor, shard: VocabularyShard | None
-) -> Iterator[tuple[slice, Tensor]]:
+def logit_chunks(rows: Tensor, weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Yield (slice of rows, their logits [C, V] in float32 or more, which may be overwritten)."""
-    # Ranks with shards of the head must use the same chunks, also if the last shard is shorter.
-    vocab_size, buffer = weight.shape[0] if shard is None else shard.widest, None
+    vocab_size, buffer = weight.shape[0], None
     size = _ACCELERATOR_ENTRIES // vocab_size
     if rows.device.type == "cpu":
         size = min(_CPU_ENTRIES // vocab_size, max(_CPU_ROWS, _CPU_ROWS * 4096 // vocab_size))

@@ -7,10 +7,8 @@ Tensor parallelism, by the roles of layers:
     residual         columns                          its features    whole: the sum over ranks
     expert           rows of every expert's matrix    whole           its rows' features
     expert_residual  columns of every expert's        its features    its part of the sum over ranks
-    head             rows (token ids)                 whole           whole logits (the loss needs none)
-    tied             rows (token ids)                 whole           whole, looked up by the rank that has the row
     oscillator, convolution, decay: its channels or heads, which are independent of each other
-    gain, zero_centered_gain, embedding, router: whole on every rank; norms of heads see the rank's heads only
+    gain, zero_centered_gain, embedding, tied, head, router: whole on every rank; norms of heads see its heads only
 
 Every rank computes the same routing. The ranks' outputs of the experts are summed once per layer, after the sum over a
 token's experts, and so are the gradients of tokens and of their experts' weights. Every parameter becomes a DTensor on
@@ -55,7 +53,7 @@ from torch.distributed.tensor.parallel import (
 from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 from danalab.models.moe.experts import Experts, StackedLinear
-from danalab.models.moe.mixture import MixtureOfExperts, Order, sort_by_expert, spread
+from danalab.models.moe.mixture import MixtureOfExperts, sort_by_expert
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -83,8 +81,6 @@ def check_tensor_parallel(config: ModelConfig, ranks: int) -> None:
             fitting = [n for n in range(2, ranks) if not any(s % n for s in wanted.values())]
             hint = f"; {', '.join(map(str, fitting))} would do" if fitting else ""
             raise UserError(f"--tp-size {ranks} does not divide the model's {name} {size}{hint}")
-    if config.vocab_size < ranks * ranks:  # else the last rank could be left without a row of the head
-        raise UserError(f"--tp-size {ranks} is too large for a vocabulary of {config.vocab_size}")
 
 
 def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
@@ -105,7 +101,7 @@ def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
         role = getattr(module, "role", "")
         if role in _STYLES:
             plan[name] = _STYLES[role]()
-        elif role in ("gain", "zero_centered_gain", "embedding", "router"):
+        elif role in ("gain", "zero_centered_gain", "embedding", "tied", "head", "router"):
             plan[name] = _Whole(Shard(HEADS) if id(module) in of_heads else Replicate())
         else:
             raise UserError(
@@ -146,8 +142,6 @@ class _Cut(ParallelStyle):
 _STYLES: dict[str, Callable[[], ParallelStyle]] = {
     "linear": ColwiseParallel,
     "residual": RowwiseParallel,
-    "head": partial(ColwiseParallel, output_layouts=Replicate()),
-    "tied": partial(RowwiseParallel, input_layouts=Replicate()),
     **dict.fromkeys(("oscillator", "convolution", "decay"), partial(_Cut, 0)),
     "expert": partial(_Cut, 1),
     "expert_residual": partial(_Cut, 2),
@@ -234,10 +228,9 @@ def _exchange(group: ProcessGroup, ranks: int, experts: Experts, rows_RD: Tensor
     n_sent, n_received = sent.sum(1).tolist(), received.sum(1).tolist()
     received_AD = _all_to_all(rows_RD, n_sent, n_received, group)
     expert = torch.arange(received.shape[1], device=rows_RD.device).expand_as(received)
-    order = sort_by_expert(expert.flatten().repeat_interleave(received.flatten()).unsqueeze(1))
-    output = experts(spread(received_AD, order), received.sum(0))
-    inverse = Order(order.rows_of_token.squeeze(1), order.token_of_row.unsqueeze(1))
-    return _all_to_all(spread(output, inverse), n_received, n_sent, group)
+    order = sort_by_expert(expert.flatten().repeat_interleave(received.flatten()))
+    output = experts(received_AD.index_select(0, order.copy_of_row), received.sum(0))
+    return _all_to_all(output.index_select(0, order.row_of_copy), n_received, n_sent, group)
 
 
 def _all_to_all(x: Tensor, sent: list[int], received: list[int], group: ProcessGroup) -> Tensor:

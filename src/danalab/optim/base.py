@@ -59,8 +59,7 @@ class Optimizer(torch.optim.Optimizer):
     rate."""
 
     def __init__(self, params: Any, **settings: Any):
-        check_settings(type(self).__name__, settings)
-        self._settings = self._with_decay(settings)
+        self._settings = self._settled(settings)
         super().__init__(
             self.groups_of(params) if isinstance(params, nn.Module) else params, dict(self._settings)
         )
@@ -83,22 +82,26 @@ class Optimizer(torch.optim.Optimizer):
         return {name: zeros_like(p, group) for name in (rule.moments if rule else ())}
 
     def check(self, group: Mapping[str, Any]) -> None:
-        """Refuse settings out of range; a ValueError names them. Subclasses add what is their own."""
-        check_settings(type(self).__name__, group)
+        """Refuse a group whose settings, each in its range, do not work; a ValueError says why. Subclasses add
+        what is their own."""
+        owner = type(self).__name__
         if "betas" in group and len(group["betas"]) != self.betas:
-            raise ValueError(
-                f"{type(self).__name__}: betas is {group['betas']}; it must be {self.betas} numbers"
-            )
+            raise ValueError(f"{owner}: betas is {group['betas']}; it must be {self.betas} numbers")
         if not all(p.is_floating_point() for p in group["params"]):
-            raise ValueError(f"{type(self).__name__}: a parameter is not of real numbers")
+            raise ValueError(f"{owner}: a parameter is not of real numbers")
         if self.decay_bound is not None and group.get("decay_bound") is None:
-            check_first_decay(type(self).__name__, group["weight_decay"], group["wd_ts"])
+            first, decay = decay_rate(group, 1), group["weight_decay"]
+            said = f"{owner}: weight_decay {decay:g} takes {first:.3g} of each weight in a step, at any learning rate"
+            if first > 1:
+                raise ValueError(f"{said}; it must be below 1 (try omega and horizon)")
+            if first > (0.01 if group["wd_ts"] is None else 0.25):  # as AdamW's 0.1
+                log.warning("%s; omega=4.0 and horizon=STEPS give a decay that is bounded by the rate", said)
 
     # ---- groups and state ----
 
     def add_param_group(self, param_group: Group) -> None:
         """As torch's; a group of an optimizer with independent decay may have omega and horizon, too."""
-        group = {**self._settings, **self._with_decay(param_group, self._settings.get("wd_ts"))}
+        group = {**self._settings, **self._settled(param_group, self._settings.get("wd_ts"))}
         super().add_param_group(group)
         group = self.param_groups[-1]
         try:
@@ -109,24 +112,40 @@ class Optimizer(torch.optim.Optimizer):
         group.setdefault("peak_lr", float(group["lr"]))
         for p in group["params"]:
             if p.requires_grad and not p.is_meta:  # others get their state when they move
-                self._fill(group, p)
+                self.state[p] = self._fresh(group, p)
 
-    def _with_decay(self, settings: Mapping[str, Any], wd_ts: float | None = None) -> Group:
+    def _settled(self, settings: Mapping[str, Any], wd_ts: float | None = None) -> Group:
+        """Settings in their ranges, with weight_decay = omega / wd_ts and wd_ts = horizon / 10 in place of omega
+        and horizon: lambda(t) is omega / (wd_ts + t), at most `decay_bound` times the peak rate. `wd_ts`: for
+        settings without a time scale."""
+        owner = type(self).__name__
+        check_settings(owner, settings)
         if self.decay_bound is None:
             return dict(settings)
-        return independent_decay(type(self).__name__, settings, wd_ts, self.decay_bound)
+        rest = {key: value for key, value in settings.items() if key not in ("omega", "horizon")}
+        omega, horizon = settings.get("omega"), settings.get("horizon")
+        if omega is None:
+            if horizon is not None:
+                raise ValueError(f"{owner}: horizon is {horizon} without omega; give both, or weight_decay")
+            return rest if "weight_decay" not in rest else {"decay_bound": None, **rest}
+        if rest.get("weight_decay"):
+            raise ValueError(f"{owner}: omega and weight_decay both set the weight decay; give one of them")
+        if horizon is not None and rest.get("wd_ts") is not None:
+            raise ValueError(f"{owner}: horizon and wd_ts both set the time scale of weight decay; give one")
+        scale = rest.get("wd_ts") or (horizon / 10 if horizon else wd_ts or FREE_WD_TS)
+        return {**rest, "weight_decay": omega / scale, "wd_ts": scale, "decay_bound": self.decay_bound}
 
-    def _fill(self, group: Group, p: Tensor) -> State:
+    def _fresh(self, group: Group, p: Tensor) -> State:
         """A parameter's state. All ranks have it from the start, so that they agree on a checkpoint."""
-        self.state[p] = {"step": torch.zeros((), dtype=torch.int64), **self.new_state(group, p)}
-        return self.state[p]
+        return {"step": torch.zeros((), dtype=torch.int64), **self.new_state(group, p)}
 
     def _adopt(self, group: Group, p: Tensor) -> State:
-        """`_fill` in a step; parameters that this one may have replaced, as in a sharded model, leave."""
+        """State made in a step; parameters that this one may have replaced, as in a sharded model, leave."""
         held = {p for each in self.param_groups for p in each["params"]}
         for gone in [p for p in self.state if p not in held]:
             del self.state[gone]
-        return self._fill(group, p)
+        self.state[p] = self._fresh(group, p)
+        return self.state[p]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, but moments keep their own dtype, which torch would replace by the parameter's."""
@@ -138,16 +157,11 @@ class Optimizer(torch.optim.Optimizer):
                 group["fused"] = own  # belongs to the machine, not to the run
             for p in group["params"]:
                 saved = state_dict["state"].get(next(ids), {})
-                fresh = self.new_state(group, p) if saved else {}
-                for key, value in saved.items():
-                    if key == "step":
-                        self.state[p][key] = torch.as_tensor(value).detach().to("cpu", torch.int64, copy=True)
-                    elif key in fresh:
-                        if fresh[key].shape != value.shape:
-                            raise ValueError(
-                                f"{type(self).__name__}: {key} has another shape; it is of another model"
-                            )
-                        self.state[p][key] = fresh[key].copy_(value)
+                for key, fresh in (self._fresh(group, p) if saved else {}).items():
+                    if key in saved and fresh.shape != saved[key].shape:
+                        raise ValueError(f"{type(self).__name__}: {key} has the shape of another model")
+                    if key in saved:
+                        self.state[p][key] = fresh.copy_(saved[key].detach())
 
     def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return {**super().__getstate__(), "_settings": self._settings}
@@ -185,9 +199,7 @@ class Optimizer(torch.optim.Optimizer):
                 if g is None or not p.numel():
                     continue
                 if g.layout is not torch.strided:
-                    raise ValueError(
-                        f"{type(self).__name__}: a gradient is sparse; it must be dense (sparse=False)"
-                    )
+                    raise ValueError(f"{type(self).__name__}: a gradient is sparse; it must be dense")
                 state = self.state.get(p) or self._adopt(group, p)
                 if count:
                     state["step"] += 1
@@ -198,11 +210,10 @@ class Optimizer(torch.optim.Optimizer):
 
     def apply(self, rule: Rule, groups: Iterable[Group] | None = None) -> None:
         """One step of these groups by a rule: by kernels.cpp, or torch.compile on GPUs, or else eagerly."""
-        left = list(self.moving(groups, count=False))
+        moving = list(self.moving(groups, count=False))
         fast = type(self).fast_step
-        left = fast(rule, left) if fast else left
-        for group, p, g, state in left:
-            step_eagerly(rule, group, p, g, state)
+        for each in fast(rule, moving) if fast else moving:
+            step_eagerly(rule, *each)
 
 
 def step_eagerly(rule: Rule, group: Group, p: Tensor, g: Tensor, state: State) -> None:
@@ -282,39 +293,6 @@ def hash32(x: Any) -> Any:
 FREE_WD_TS = 100.0  # time scale of a decay by omega where the length of the run is not known [steps]
 
 
-def independent_decay(
-    owner: str, settings: Mapping[str, Any], wd_ts: float | None, bound: float | None
-) -> Group:
-    """Settings with weight_decay = omega / wd_ts and wd_ts = horizon / 10 in place of omega and horizon:
-    lambda(t) is omega / (wd_ts + t), at most `bound` times the peak rate. `wd_ts`: for settings without a
-    time scale.
-    """
-    rest = {key: value for key, value in settings.items() if key not in ("omega", "horizon")}
-    omega, horizon = settings.get("omega"), settings.get("horizon")
-    if omega is None:
-        if horizon is not None:
-            raise ValueError(f"{owner}: horizon is {horizon} without omega; give both, or weight_decay")
-        return rest if "weight_decay" not in rest else {"decay_bound": None, **rest}
-    if rest.get("weight_decay"):
-        raise ValueError(f"{owner}: omega and weight_decay both set the weight decay; give one of them")
-    if horizon is not None and rest.get("wd_ts") is not None:
-        raise ValueError(
-            f"{owner}: horizon and wd_ts both set the time scale of weight decay; give one of them"
-        )
-    scale = rest.get("wd_ts") or (horizon / 10 if horizon else wd_ts or FREE_WD_TS)
-    return {**rest, "weight_decay": omega / scale, "wd_ts": scale, "decay_bound": bound}
-
-
-def check_first_decay(owner: str, weight_decay: float, wd_ts: float | None) -> None:
-    """Refuse an independent decay that flips signs, and warn of one that empties weights, as AdamW's 0.1."""
-    first = weight_decay / (1 + 1 / wd_ts) if wd_ts is not None else weight_decay
-    said = f"{owner}: weight_decay {weight_decay:g} takes {first:.3g} of each weight in a step, at any learning rate"
-    if first > 1:
-        raise ValueError(f"{said}; it must be below 1 (try omega and horizon)")
-    if first > (0.01 if wd_ts is None else 0.25):
-        log.warning("%s; omega=4.0 and horizon=STEPS give a decay that is bounded by the rate", said)
-
-
 def schedule_factor(group: Mapping[str, Any]) -> float:
     """s = lr / peak_lr, at most 1; 0 for a group that was added with learning rate 0."""
     return min(float(group["lr"]) / group["peak_lr"], 1.0) if group["peak_lr"] else 0.0
@@ -340,30 +318,26 @@ _NOT_NEGATIVE: Range = (lambda x: 0 <= x < math.inf, "finite and not negative")
 _SHARE: Range = (lambda x: 0 <= x <= 1, "from 0 to 1")
 _BELOW_ONE: Range = (lambda x: 0 <= x < 1, "at least 0 and below 1")
 
+_OPTIONAL: dict[str, Range] = {
+    **dict.fromkeys(("wd_ts", "horizon", "alpha_warmup", "beta3_warmup"), _POSITIVE),
+    **dict.fromkeys(("omega", "clipsnr", "aux_lr_factor", "matched_rms"), _NOT_NEGATIVE),
+}
+"""Those that may be None."""
 RANGES: dict[str, Range] = {
-    **dict.fromkeys(("delta", "wd_ts", "horizon", "alpha_warmup", "beta3_warmup", "significance"), _POSITIVE),
-    **dict.fromkeys(("lr", "peak_lr", "eps", "gamma3", "alpha", "alpha_offset", "clipsnr"), _NOT_NEGATIVE),
-    **dict.fromkeys(("weight_decay", "omega", "aux_lr_factor", "matched_rms"), _NOT_NEGATIVE),
+    **_OPTIONAL,
+    **dict.fromkeys(("delta", "significance"), _POSITIVE),
+    **dict.fromkeys(("lr", "peak_lr", "eps", "weight_decay"), _NOT_NEGATIVE),
+    **dict.fromkeys(("gamma3", "alpha", "alpha_offset"), _NOT_NEGATIVE),
     **dict.fromkeys(("kappa", "kappa_min", "kappa_max"), _SHARE),
     **dict.fromkeys(("betas", "momentum"), _BELOW_ONE),
 }
 """Setting -> (test, words) of its range, or of each number of a tuple."""
-_MAY_BE_NONE = (
-    "wd_ts",
-    "horizon",
-    "omega",
-    "clipsnr",
-    "alpha_warmup",
-    "beta3_warmup",
-    "aux_lr_factor",
-    "matched_rms",
-)
 
 
 def check_settings(owner: str, settings: Mapping[str, Any]) -> None:
     """Refuse numbers out of range, and what is no number; a ValueError names the setting and its range."""
     for name, (test, words) in RANGES.items():
-        if name not in settings or (settings[name] is None and name in _MAY_BE_NONE):
+        if name not in settings or (settings[name] is None and name in _OPTIONAL):
             continue
         value = settings[name]
         for number in value if isinstance(value, (tuple, list)) else (value,):

@@ -27,6 +27,14 @@ class Piece:
     offset: int
     """Of the first element in the owner's part of the bucket."""
 
+    def of(self, flat: Tensor) -> Tensor:
+        """The piece of the flattened parameter, or of a tensor of its size."""
+        return flat[self.start : self.stop]
+
+    def within(self, part: Tensor) -> Tensor:
+        """The piece in the owner's part of the bucket."""
+        return part[self.offset : self.offset + self.stop - self.start]
+
 
 @dataclass
 class Bucket:

@@ -6,9 +6,9 @@ pieces.py says which part that is. Two ranks make the steps of one, bit by bit, 
 DTensors (FSDP2, tensor parallelism) need none of this: `base.Optimizer` steps on their local parts.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from danalab.errors import UserError
 
-from .base import Optimizer
+from .base import Group, Optimizer
 from .build import build_optimizer, find_optimizer
 from .dana import means_of
 from .groups import ORTHOGONALISED, decay_groups, kind_groups
@@ -52,54 +52,36 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         lr: float | None = None,
         **settings: Any,
     ):
-        build: Any = find_optimizer(optimizer)
-        if not supports_shards(optimizer):
-            raise UserError(f"optimizer '{optimizer}' needs whole tensors and cannot be sharded; use DDP")
-        self._group = (
-            process_group if process_group is not None or not dist.is_initialized() else dist.group.WORLD
-        )
-        self._rank = dist.get_rank(self._group) if dist.is_initialized() else 0
-        self._ranks = dist.get_world_size(self._group) if dist.is_initialized() else 1
-        settings |= {} if lr is None else {"lr": lr}
+        require_supported(optimizer, "zero")
+        build = find_optimizer(optimizer)
         is_hybrid = isinstance(build, type) and issubclass(build, Hybrid)
+        several = dist.is_initialized()
+        self._group = dist.group.WORLD if process_group is None and several else process_group
+        self._rank = dist.get_rank(self._group) if several else 0
+        self._ranks = dist.get_world_size(self._group) if several else 1
         groups = kind_groups(model) if is_hybrid else decay_groups(model)
-        real: dict[int, Tensor] = {}
-        for group in groups:  # without memory: for the settings of the groups
-            group["params"] = [(name, _without_memory(p, real)) for name, p in group["params"]]
-        built: Any = build_optimizer(optimizer, groups, **settings)
-        groups = [{**group, "params": [real[id(p)] for p in group["params"]]} for group in built.param_groups]
-        names = [group.pop("param_names") for group in groups]
-        super().__init__(groups, built.defaults)
-        for group, own in zip(self.param_groups, names, strict=True):
-            group["param_names"] = own
-        self._params: list[Tensor] = [p for group in self.param_groups for p in group["params"]]
-        kinds = [
-            is_hybrid and group["kind"] in ORTHOGONALISED
-            for group in self.param_groups
-            for _ in group["params"]
-        ]
-        self._buckets = layout(self._params, kinds, self._ranks)
-        self._own = {
-            piece.parameter: piece for b in self._buckets for piece in b.pieces if piece.owner == self._rank
-        }
+        self._params: list[Tensor] = [p for group in groups for _, p in group["params"]]
+        whole = [group.get("kind") in ORTHOGONALISED for group in groups for _ in group["params"]]
+        self._buckets = layout(self._params, whole, self._ranks)
+        pieces = [piece for bucket in self._buckets for piece in bucket.pieces if piece.owner == self._rank]
+        self._own = {piece.parameter: piece for piece in pieces}
         self._shards: dict[int, nn.Parameter] = {}
         for i, piece in self._own.items():
             p = self._params[i]
             if not p.is_contiguous() or hasattr(p, "to_local"):
                 raise UserError("a parameter is a DTensor, or not contiguous in memory; ZeRO cannot shard it")
-            view = p.detach() if kinds[i] else p.detach().view(-1)[piece.start : piece.stop]
+            view = p.detach() if whole[i] else piece.of(p.detach().view(-1))
             self._shards[i] = nn.Parameter(view, requires_grad=p.requires_grad)
-        self.inner: Any = built
-        self.inner.param_groups.clear()
-        self.inner.state.clear()
-        index = 0
-        for group in self.param_groups:
-            indices = range(index, index + len(group["params"]))
-            index += len(indices)
-            own = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-            self.inner.add_param_group(
-                {**own, "params": [self._shards[i] for i in indices if i in self._shards]}
-            )
+        numbers = itertools.count()
+        self._indices = [[next(numbers) for _ in group["params"]] for group in groups]
+        """Of the parameters of each group."""
+        own = [
+            {**group, "params": [self._shards[i] for i in indices if i in self._shards]}
+            for group, indices in zip(groups, self._indices, strict=True)
+        ]
+        self.inner: Any = build_optimizer(optimizer, own, lr, **settings)
+        built = zip(self.inner.param_groups, groups, strict=True)
+        super().__init__([{**own, "params": group["params"]} for own, group in built], self.inner.defaults)
         self._counts = [0] * len(self._params)
         self._synced = False
         self._moved = [False] * len(self._params)
@@ -107,7 +89,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         for p in self._params:
             self.state[p] = {}  # not empty: torch's checkpoint helpers would take a step to fill it
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: Group) -> None:
         """Only at construction, where parameters get their owners."""
         if "_addresses" in self.__dict__:
             raise UserError(
@@ -116,11 +98,6 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         super().add_param_group(param_group)
 
     # ---- a step ----
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """For micro-batches but the last: gradients accumulate, and `sync_gradients` or `step` sends them."""
-        yield
 
     @torch.no_grad()
     def sync_gradients(self) -> None:
@@ -133,20 +110,17 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
                 "a parameter was moved after the optimizer was built; move the model to its device first"
             )
         there = torch.tensor([p.grad is not None for p in self._params], dtype=torch.int32)
-        there = self._reduced(there.to(self._params[0].device))
-        moved = [bool(flag) for flag in there.tolist()]
+        moved = self._reduced(there.to(self._params[0].device)).bool().tolist()
         self._moved = [new or (self._synced and old) for new, old in zip(moved, self._moved, strict=True)]
         works = [self._reduce(bucket) for bucket in self._buckets]
         for bucket, (received, work) in zip(self._buckets, works, strict=True):
             if work is not None:
                 work.wait()
             for piece in bucket.pieces:
-                if piece.owner == self._rank:
-                    size = piece.stop - piece.start
+                if piece.owner == self._rank and moved[piece.parameter]:  # by a backward pass on some rank
                     shard = self._shards[piece.parameter]
-                    g = received[piece.offset : piece.offset + size].div_(self._ranks).view(shard.shape)
-                    if moved[piece.parameter]:  # by a backward pass on some rank
-                        shard.grad = g if shard.grad is None else shard.grad.add_(g)
+                    g = piece.within(received).div_(self._ranks).view(shard.shape)
+                    shard.grad = g if shard.grad is None else shard.grad.add_(g)
         self._synced = True
 
     def _reduce(self, bucket: Bucket) -> tuple[Tensor, Any]:
@@ -155,8 +129,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         for piece in bucket.pieces:
             g = self._params[piece.parameter].grad
             if g is not None:
-                part = sent[piece.owner][piece.offset : piece.offset + piece.stop - piece.start]
-                part.copy_(g.reshape(-1)[piece.start : piece.stop])
+                piece.within(sent[piece.owner]).copy_(piece.of(g.reshape(-1)))
         for i in bucket.parameters:
             self._params[i].grad = None
         if self._ranks == 1:
@@ -178,7 +151,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             loss = None if closure is None else closure()
         self.sync_gradients()
         for own, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
-            inner.update({key: value for key, value in own.items() if key not in ("params", "param_names")})
+            inner.update(_settings_in(own))
         self.inner.step()
         self._counts = [count + moved for count, moved in zip(self._counts, self._moved, strict=True)]
         works = [self._gather(bucket) for bucket in self._buckets] if self._ranks > 1 else []
@@ -186,8 +159,8 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
             work.wait()
             for piece in bucket.pieces:
                 if piece.owner != self._rank:
-                    part = received[piece.owner][piece.offset : piece.offset + piece.stop - piece.start]
-                    self._params[piece.parameter].view(-1)[piece.start : piece.stop].copy_(part)
+                    p = self._params[piece.parameter]
+                    piece.of(p.view(-1)).copy_(piece.within(received[piece.owner]))
         self._clear()
         return loss
 
@@ -196,8 +169,7 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         own = torch.zeros(bucket.chunk, dtype=first.dtype, device=first.device)
         for piece in bucket.pieces:
             if piece.owner == self._rank:
-                size = piece.stop - piece.start
-                own[piece.offset : piece.offset + size].copy_(self._shards[piece.parameter].view(-1))
+                piece.within(own).copy_(self._shards[piece.parameter].view(-1))
         received = own.new_empty(self._ranks, bucket.chunk)
         return received, _all_gather(received.view(-1), own, group=self._group, async_op=True)
 
@@ -260,12 +232,11 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         """As of the optimizer inside, which may have none; from the averaged gradients."""
         return self.inner.update_hessian  # pyright: ignore[reportAttributeAccessIssue]
 
-    def _state_shapes(self, index: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    def _state_shapes(self, index: int, group: Group) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Key -> (shape, dtype) of a parameter's whole state tensors."""
         p = self._params[index]
         if isinstance(self.inner, Optimizer):
-            groups = [group for group in self.param_groups for _ in group["params"]]
-            fresh = self.inner.new_state(groups[index], torch.empty_like(p, device="meta"))
+            fresh = self.inner.new_state(group, torch.empty_like(p, device="meta"))
             return {key: (tuple(x.shape), x.dtype) for key, x in fresh.items()}
         # torch's and the library's have tensors of the parameter's shape, from their first step on.
         own = next(iter(self.inner.state.values()), {}) if self._counts[index] else {}
@@ -275,14 +246,15 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
         """The state_dict of one process, in which each rank has its own part of each tensor, as a
         `TensorShard`."""
         state: dict[int, dict[str, Any]] = {}
-        for i, p in enumerate(self._params):
-            if not p.requires_grad and not self._counts[i]:
-                continue
-            state[i] = {"step": torch.tensor(self._counts[i])}
-            own: Any = self.inner.state.get(self._shards[i], {}) if i in self._shards else {}
-            for key, (shape, dtype) in self._state_shapes(i).items():
+        for group, indices in zip(self.param_groups, self._indices, strict=True):
+            for i in indices:
+                if not self._params[i].requires_grad and not self._counts[i]:
+                    continue
+                state[i] = {"step": torch.tensor(self._counts[i])}
+                own: Any = self.inner.state.get(self._shards[i], {}) if i in self._shards else {}
                 start = self._own[i].start if i in self._own else 0
-                state[i][key] = TensorShard(shape, dtype, start, own.get(key))
+                for key, (shape, dtype) in self._state_shapes(i, group).items():
+                    state[i][key] = TensorShard(shape, dtype, start, own.get(key))
         return {"state": state, "param_groups": super().state_dict()["param_groups"]}
 
     @torch.no_grad()
@@ -319,89 +291,58 @@ class DistributedMuonAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore state and hyper-parameters, from a state_dict of one process or a sharded one."""
-        if [len(group["params"]) for group in state_dict["param_groups"]] != [
-            len(group["params"]) for group in self.param_groups
-        ]:
+        saved_groups = state_dict["param_groups"]
+        if [len(group["params"]) for group in saved_groups] != [len(each) for each in self._indices]:
             raise UserError("the state is of other parameter groups than these")
-        for own, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            own.update(
-                {key: value for key, value in saved.items() if key not in ("params", "param_names", "fused")}
-            )
-        keys = [key for group in state_dict["param_groups"] for key in group["params"]]  # numbers, or names
-        for i, key in enumerate(keys):
-            entry = state_dict["state"].get(key, {})
-            self._counts[i] = int(entry.get("step", 0))
-            if i not in self._shards or not entry:
-                continue
-            shard, piece = self._shards[i], self._own[i]
-            state = self.inner.state[shard]
-            is_ours = isinstance(self.inner, Optimizer)
-            state["step"] = torch.tensor(self._counts[i], dtype=torch.int64 if is_ours else torch.float32)
-            for key, (shape, dtype) in self._state_shapes(i).items() if is_ours else ():
-                shape = shard.shape if shape == tuple(self._params[i].shape) else shape
-                state[key] = torch.zeros(shape, dtype=dtype, device=shard.device)
-            for key, value in entry.items():
-                if key == "step":
-                    continue
-                if isinstance(value, TensorShard):
-                    values = value.to_local()
-                else:
-                    values = value.reshape(-1)
-                    values = (
-                        values[piece.start : piece.stop] if value.shape == self._params[i].shape else values
-                    )
-                like = state.get(key, shard.detach())
-                state[key] = values.to(like.device, like.dtype, copy=True).view(like.shape)
+        for own, saved in zip(self.param_groups, saved_groups, strict=True):
+            own.update({key: value for key, value in _settings_in(saved).items() if key != "fused"})
+        keys = [key for group in saved_groups for key in group["params"]]  # numbers, or names
+        entries = [state_dict["state"].get(key, {}) for key in keys]
+        self._counts = [int(entry.get("step", 0)) for entry in entries]
+        state = {
+            i: self._part(i, entries[i]) if entries[i] else self.inner.state.get(shard, {})
+            for i, shard in self._shards.items()
+        }
+        groups = [
+            {**_settings_in(group), "params": [i for i in indices if i in self._shards]}
+            for group, indices in zip(self.param_groups, self._indices, strict=True)
+        ]
+        self.inner.load_state_dict({"state": state, "param_groups": groups})
 
+    def _part(self, index: int, entry: dict[str, Any]) -> dict[str, Tensor]:
+        """Of a parameter's saved state what this rank's shard has, as copies."""
+        part = {"step": torch.tensor(float(self._counts[index]))}  # torch's kernels take no other dtype
+        for key, value in entry.items():
+            if key == "step":
+                continue
+            sliced = tuple(value.shape) == tuple(self._params[index].shape)
+            if isinstance(value, TensorShard):
+                own = value.to_local()
+            else:
+                own = self._own[index].of(value.reshape(-1)) if sliced else value
+            part[key] = own.clone().view(self._shards[index].shape if sliced else value.shape)
+        return part
+
+
+# ---- which optimizers can be sharded ----
 
 ELEMENTWISE = ("adamw", "sgd", "lion", "adopt", "signsgd", "signum")
 """Optimizers of torch and the library whose state is of their parameters' shapes, element by element."""
-
-
-def supports_shards(name: str) -> bool:
-    """Whether an optimizer steps on parts of its parameters: element-wise ones do, Muon's family on whole
-    matrices."""
-    build = find_optimizer(name)
-    if isinstance(build, type) and issubclass(build, Optimizer):
-        return build.rule is not None or issubclass(build, Hybrid)
-    return name.lower() in ELEMENTWISE
-
-
 WHOLE = ("adafactor", "soap", "prodigy", "mars", "lamb")
 """Libraries' optimizers with sums over whole tensors, which are wrong on shards."""
 
 
 def require_supported(name: str, mode: str) -> None:
-    """Refuse an optimizer that does not work in a parallel mode: single, ddp, zero, fsdp or fsdp+tp."""
-    if mode == "zero" and not supports_shards(name):
-        raise UserError(f"--opt {name}: its state cannot be cut into slices; use --distributed-backend ddp")
-    if mode.startswith("fsdp") and name.lower() in WHOLE:
-        raise UserError(f"--opt {name}: it needs whole tensors; use --distributed-backend ddp")
+    """Refuse an optimizer that does not work in a parallel mode: single, ddp, zero, fsdp or fsdp+tp. ZeRO has
+    element-wise ones, on slices, and Muon's family, on whole matrices."""
+    build = find_optimizer(name)
+    if isinstance(build, type) and issubclass(build, Optimizer):
+        sliced = build.rule is not None or issubclass(build, Hybrid)
+    else:
+        sliced = name.lower() in ELEMENTWISE
+    if (mode == "zero" and not sliced) or (mode.startswith("fsdp") and name.lower() in WHOLE):
+        raise UserError(f"optimizer '{name}' needs whole tensors; use --distributed-backend ddp")
 
 
-def _without_memory(p: Tensor, real: dict[int, Tensor]) -> nn.Parameter:
-    meta = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
-    real[id(meta)] = p
-    return meta
-
-
-# ---- sharded state in checkpoints, of any optimizer ----
-
-
-def sharded_state_dict(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimizer's state_dict in which each rank has only its own part of sharded tensors. Collective."""
-    own = getattr(optimizer, "sharded_state_dict", None)
-    return optimizer.state_dict() if own is None else own()
-
-
-def empty_shard(
-    optimizer: torch.optim.Optimizer, index: int, shape: Sequence[int], dtype: torch.dtype
-) -> SavedTensor:
-    """Zeros for this rank's part of a state tensor."""
-    own = getattr(optimizer, "empty_shard", None)
-    if own is not None:
-        return own(index, shape, dtype)
-    p = [p for group in optimizer.param_groups for p in group["params"]][index]
-    if tuple(shape) == tuple(p.shape):
-        return torch.zeros_like(p, dtype=dtype)
-    return torch.zeros(tuple(shape), dtype=dtype)
+def _settings_in(group: Group) -> Group:
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +23,8 @@ U2 = np.dtype("<u2")
 class _Memory(Shard):
     """A shard whose tokens are counted up from its first: position = id."""
 
-    def tokens(self, *, scattered: bool = False) -> np.ndarray:
-        return np.arange(self.offset, self.offset + self.n_tokens).astype(U2)
-
-    def check_size(self) -> None:
-        pass
+    def read(self, starts: Sequence[int] | np.ndarray, length: int) -> np.ndarray:
+        return (self.offset + np.asarray(starts)[:, None] + np.arange(length)).astype(U2)
 
 
 def _store(*sizes: int) -> TokenStore:

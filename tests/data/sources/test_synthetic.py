@@ -179,11 +179,14 @@ def test_the_tokenizer_is_read_back_and_by_transformers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["synthetic", "--language", "words=1"], "words is 1; it must be between 2 and"),
-        (["synthetic", "--language", "word=10"], "it must be KEY=VALUE"),
-        (["synthetic", "--language", "words=ten"], "words is ten; it must be a number"),
-        (["synthetic", "--language", "zipf=nan"], "zipf is nan; it must be between"),
-        (["synthetic", "--language", "questions=1"], "questions is 1.0; it must be between 0 and 0.99"),
+        (
+            ["synthetic", "--language", "words=1"],
+            "--language: malformed: words: Input should be greater than",
+        ),
+        (["synthetic", "--language", "word=10"], "word: Unexpected keyword argument"),
+        (["synthetic", "--language", "words=ten"], "words: Input should be a valid integer"),
+        (["synthetic", "--language", "zipf=nan"], "zipf: Input should be"),
+        (["synthetic", "--language", "questions=1"], "questions: Input should be less than or equal to 0.99"),
         (["stdlib", "--language", "words=10"], "only for danalab data prepare synthetic"),
         (["synthetic", "--input", "x.txt"], "takes no --input"),
     ],

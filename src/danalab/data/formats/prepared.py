@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from danalab.data.dataset import Dataset, dataset_of
-from danalab.data.formats.shards import CHANGED, MANIFEST, Manifest
-from danalab.data.layout import CheckOptions, Finding, Layout, Validation, count_tokens
+from danalab.data.dataset import Dataset
+from danalab.data.formats.shards import CHANGED, MANIFEST, Encoding, Manifest, Shard, ShardEntry
+from danalab.data.layout import Layout, Scan
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError
 from danalab.files import sha256
@@ -20,21 +21,29 @@ class Shards(Layout):
     name = "shards"
 
     def __init__(self, folder: Path):
-        super().__init__(folder)
+        self.folder = folder
         self.manifest = Manifest.read(folder)
+        splits = self.manifest.splits
+        self.files = {split: [folder / entry.file for entry in entries] for split, entries in splits.items()}
+        self._entries = {folder / entry.file: entry for entries in splits.values() for entry in entries}
 
     @classmethod
     def matches(cls, folder: Path) -> bool:
         return (folder / MANIFEST).is_file()
 
-    def splits(self) -> list[str]:
-        return list(self.manifest.splits)
+    def open_file(self, path: Path) -> Shard:
+        return self.manifest.open_shard(self.folder, self._entries[path])
+
+    def encoding(self, shard: Shard) -> Encoding:
+        return self.manifest.tokenizer
+
+    def facts(self, shards: Sequence[Shard]) -> list[ShardEntry]:
+        return [self._entries[shard.path] for shard in shards]
+
+    def check_ids(self, shard: Shard, facts: Scan, encoding: Encoding) -> None:
+        """The ids are the tokenizer's."""
 
     def open(self, split: str) -> Dataset:
-        if split not in self.manifest.splits:
-            raise UserError(
-                f"{self.folder}: no split '{split}'; there are: {', '.join(self.manifest.splits)}"
-            )
         # Small; another tokenizer would give wrong text and bits per byte.
         for name, expected in self.manifest.files.items():
             file = self.folder / name
@@ -42,9 +51,7 @@ class Shards(Layout):
                 raise UserError(
                     f"{file}: its hash differs from that in {MANIFEST}; restore it, or prepare again"
                 )
-        entries = self.manifest.splits[split]
-        shards = [self.manifest.open_shard(self.folder, entry) for entry in entries]
-        return dataset_of(self.folder, split, self.manifest.tokenizer, shards, entries, self.open)
+        return super().open(split)
 
     def info(self) -> dict[str, Any]:
         splits = self.manifest.splits
@@ -54,37 +61,24 @@ class Shards(Layout):
         }
         return {"source": self.manifest.source, **totals}
 
-    def check(self, result: Validation, options: CheckOptions) -> None:
-        result.errors += self._faults()
-        count_tokens(self, result, options)
-
-    def _faults(self) -> Iterator[Finding]:
-        """Compare the tokenizer and each shard's header and hash with the manifest; find shards it does not list."""
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Compare the tokenizer and each shard's hash with the manifest; find shards it does not list."""
         for name, expected in self.manifest.files.items():
             if not (self.folder / name).is_file():
-                yield Finding(name, "missing")
+                yield name, "missing"
             elif sha256(self.folder / name) != expected:
-                yield Finding(name, CHANGED)
+                yield name, CHANGED
         if (self.folder / "tokenizer.json").is_file():
             try:
                 load_tokenizer(self.folder)
             except UserError as error:
-                yield Finding("tokenizer.json", str(error))
-        listed = set[str]()
-        for split, entries in self.manifest.splits.items():
-            if not entries:
-                yield Finding(str(self.folder), f"the split '{split}' has no shards")
-            for entry in entries:
-                path = self.folder / entry.file
-                if entry.file in listed:
-                    yield Finding(entry.file, f"listed twice in {MANIFEST}")
-                listed.add(entry.file)
-                try:
-                    self.manifest.open_shard(self.folder, entry)
-                    if sha256(path) != entry.sha256:
-                        yield Finding(entry.file, CHANGED)
-                except UserError as error:
-                    yield Finding(entry.file, str(error).removeprefix(f"{path}: "))
+                yield "tokenizer.json", str(error)
+        listed = Counter(path for paths in self.files.values() for path in paths)
+        for file, times in listed.items():
+            if times > 1:
+                yield self._entries[file].file, f"listed {times} times in {MANIFEST}"
+            elif file.is_file() and sha256(file) != self._entries[file].sha256:
+                yield self._entries[file].file, CHANGED
         for path in sorted(self.folder.glob("*.bin")):
-            if path.name not in listed:
-                yield Finding(path.name, f"{MANIFEST} does not list this shard")
+            if path not in listed:
+                yield path.name, f"{MANIFEST} does not list this shard"

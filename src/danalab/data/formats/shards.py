@@ -1,4 +1,4 @@
-"""Token shards, memory-mapped, several of them as one token stream, and the manifest that lists them.
+"""Token shards, several of them as one token stream, and the manifest that lists them.
 
 A shard is a 64-byte header, then token ids, little-endian uint16 or uint32:
 
@@ -14,19 +14,16 @@ bytes   0-7   magic "danalab\\0"
 
 from __future__ import annotations
 
-import mmap
 import os
-import resource
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-from cachetools import LRUCache
-from numpy.lib.stride_tricks import sliding_window_view
 
 from danalab.errors import UserError
 from danalab.files import fsync_path, naming, read_json, sha256, validated, write_json
@@ -35,7 +32,7 @@ MAGIC = b"danalab\0"
 VERSION = 1
 HEADER = struct.Struct("<8sIIQ32s8x")
 MAX_VOCAB = 1 << 28
-_OTHER_FILES = 256  # descriptors that a run needs beside those of mapped files
+_BLOCK_TOKENS = 1 << 20  # small enough to stay in cache between the passes over it
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -43,49 +40,26 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 65_535 else "<u4")
 
 
-def mappable(files: int) -> int:
-    """How many of `files` may be mapped at a time: each keeps a descriptor, of which a process has about a thousand.
-
-    Raises the process's soft limit as far as they need, up to the hard limit.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = files + _OTHER_FILES
-    if soft < wanted and soft != resource.RLIM_INFINITY:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return files if soft == resource.RLIM_INFINITY else max(16, min(files, soft - _OTHER_FILES))
-
-
 class TokenStore:
-    """The concatenated tokens of `shards`. A shard is mapped when it is read; the least recently used ones are closed
-    where there are more than a process may have open."""
+    """The concatenated tokens of `shards`. Nothing stays open: any number of files may be one store, and a file that is
+    truncated while a job reads it ends in one line (a memory map would kill the process)."""
 
     def __init__(self, shards: Sequence[Shard]):
         self.shards = list(shards)
         self._ends = np.cumsum([shard.n_tokens for shard in self.shards], dtype=np.int64)
         self.n_tokens = int(self._ends[-1]) if self.shards else 0
-        self._mapped: LRUCache[int, np.ndarray] = LRUCache(max(1, mappable(len(self.shards))))
-        # Random access wastes read-ahead: 128 KiB or more for a window of 4 KiB. A small split is soon read whole.
-        self._scattered = self.n_tokens > 2**29
-
-    def _tokens(self, number: int) -> np.ndarray:
-        shard = self.shards[number]
-        tokens = self._mapped.get(number)
-        if tokens is None:
-            tokens = self._mapped[number] = shard.tokens(scattered=self._scattered)
-        shard.check_size()  # a read behind the end of a mapped file would kill the process
-        return tokens
+        types = {shard.dtype for shard in self.shards}
+        self._dtype = types.pop() if len(types) == 1 else np.dtype(np.int64)
 
     def rows(self, starts: np.ndarray, length: int) -> np.ndarray:
-        """tokens[start : start + length] for each start, [len(starts), length], in the shards' own type."""
+        """tokens[start : start + length] for each start, [len(starts), length]."""
         first = np.searchsorted(self._ends, starts, side="right")
         inside = first == np.searchsorted(self._ends, starts + (length - 1), side="right")
-        rows = np.empty((len(starts), length), self.shards[0].dtype)
+        rows = np.empty((len(starts), length), self._dtype)
         for number in np.unique(first[inside]).tolist():
             chosen = inside & (first == number)
-            origin = self._ends[number] - self.shards[number].n_tokens
-            # One fancy index into a strided view copies all rows in C.
-            rows[chosen] = sliding_window_view(self._tokens(number), length)[starts[chosen] - origin]
+            shard = self.shards[number]
+            rows[chosen] = shard.read(starts[chosen] - (self._ends[number] - shard.n_tokens), length)
         for row in np.flatnonzero(~inside).tolist():
             rows[row] = self.read(int(starts[row]), length)
         return rows
@@ -96,12 +70,10 @@ class TokenStore:
         stop = min(start + length, self.n_tokens)
         while start < stop:
             number = int(np.searchsorted(self._ends, start, side="right"))
-            end = int(self._ends[number])
-            local = start - (end - self.shards[number].n_tokens)
-            piece = self._tokens(number)[local : local + min(stop, end) - start]
-            pieces.append(piece)
-            start += len(piece)
-        return np.concatenate(pieces) if pieces else np.empty(0, np.uint16)
+            shard, end = self.shards[number], int(self._ends[number])
+            pieces.append(shard.read([start - end + shard.n_tokens], min(stop, end) - start)[0])
+            start += len(pieces[-1])
+        return np.concatenate(pieces) if pieces else np.empty(0, self._dtype)
 
 
 @dataclass(frozen=True)
@@ -112,33 +84,38 @@ class Shard:
     offset: int
     dtype: np.dtype
     n_tokens: int
+    length: int | None = None
+    """Tokens of each sequence, in a file of sequences; None for a stream."""
 
-    def tokens(self, *, scattered: bool = False) -> np.ndarray:
-        """The ids, memory-mapped, read-only, [n_tokens]. `scattered`: no read-ahead, for random access."""
-        if self.n_tokens == 0:
-            return np.empty(0, self.dtype)
-        self.check_size()
+    @property
+    def row(self) -> int:
+        """Tokens that are not divided: those of a sequence, or one of a stream."""
+        return self.length or 1
+
+    def read(self, starts: Sequence[int] | np.ndarray, length: int) -> np.ndarray:
+        """tokens[start : start + length] for each start, [len(starts), length]."""
+        rows = np.empty((len(starts), length), self.dtype)
         with reading(self.path) as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if scattered and hasattr(mmap, "MADV_RANDOM"):
-            mapped.madvise(mmap.MADV_RANDOM)
-        return np.frombuffer(mapped, self.dtype, self.n_tokens, self.offset)
+            for row, start in zip(rows.view(np.uint8), starts, strict=True):
+                file.seek(self.offset + int(start) * self.dtype.itemsize)
+                if file.readinto(row.data) < len(row):
+                    raise UserError(f"{self.path}: truncated since the data set was opened; start again")
+        return rows
 
-    def check_size(self) -> None:
-        """Check that the file still holds its tokens."""
-        size = os.stat(self.path).st_size
-        if size < self.offset + self.n_tokens * self.dtype.itemsize:
-            raise UserError(f"{self.path}: {size} bytes: truncated since the data set was opened")
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """All tokens, some MiB at a time: (number of the first token, tokens), whole sequences where there are any."""
+        size = max(1, _BLOCK_TOKENS // self.row) * self.row
+        for start in range(0, self.n_tokens, size):
+            yield start, self.read([start], min(size, self.n_tokens - start))[0]
 
     def first_at_least(self, limit: int) -> str:
         """The first id of at least `limit`, for messages; "" if there is none."""
-        tokens = self.tokens()
-        block = 1 << 25
-        for start in range(0, len(tokens), block):
-            larger = np.flatnonzero(tokens[start : start + block] >= limit)
+        for start, tokens in self.blocks():
+            larger = np.flatnonzero(tokens >= limit)
             if len(larger):
-                position = start + int(larger[0])
-                return f"token id {tokens[position]} at offset {position}"
+                at = start + int(larger[0])
+                place = f"offset {at}" if self.length is None else str(list(divmod(at, self.length)))
+                return f"token id {tokens[larger[0]]} at {place}"
         return ""
 
 
@@ -164,7 +141,7 @@ def read_header(path: Path) -> tuple[Shard, str]:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[BinaryIO]:
+def reading(path: Path) -> Iterator[BufferedReader]:
     """A regular file opened for reading; `UserError` if it is absent or cannot be read, also after it was opened."""
     try:
         if path.exists() and not path.is_file():  # a named pipe would block
@@ -240,15 +217,16 @@ class ShardWriter:
             )
         self.flush()
         self._file.close()
-        ids = Shard(self._part, HEADER.size, self._dtype, self.tokens).tokens()
+        shard = Shard(self._part, HEADER.size, self._dtype, self.tokens)
+        ends = [(int(ids.min()), int(ids.max())) for _, ids in shard.blocks()]
         entry = ShardEntry(
             file=self.path.name,
             tokens=self.tokens,
             documents=documents,
             text_bytes=text_bytes,
             sha256=sha256(self._part),
-            min_id=int(ids.min()),
-            max_id=int(ids.max()),
+            min_id=min(low for low, _ in ends),
+            max_id=max(high for _, high in ends),
         )
         os.replace(self._part, self.path)
         fsync_path(self.path.parent)

@@ -158,27 +158,27 @@ class Sequential:
 
 
 class Windows:
-    """The windows of a token stream: a `Rows`."""
+    """The windows of a token stream, or the beginnings of its sequences of `length` tokens: a `Rows`."""
 
-    def __init__(self, store: TokenStore, seq_len: int):
+    def __init__(self, store: TokenStore, seq_len: int, length: int | None = None):
         """Raises UserError if seq_len is below 1."""
         if seq_len < 1:
             raise UserError(f"seq_len is {seq_len}; it must be at least 1")
-        self.n = max(0, store.n_tokens - 1) // seq_len
+        self.n = store.n_tokens // length if length else max(0, store.n_tokens - 1) // seq_len
         self.seq_len = seq_len
-        self._store = store
+        self._store, self._stride, self._width = (
+            store,
+            length or seq_len,
+            min(seq_len + 1, length or seq_len + 1),
+        )
 
     def read(self, numbers: np.ndarray) -> TokenBatch:
-        return to_batch(self._store.rows(numbers * self.seq_len, self.seq_len + 1))
+        import torch
 
-
-def to_batch(rows: np.ndarray) -> TokenBatch:
-    """Rows of seq_len + 1 tokens of any integer type as (inputs, targets)."""
-    import torch
-
-    inputs = torch.empty(len(rows), rows.shape[1] - 1, dtype=torch.int64)
-    targets = torch.empty_like(inputs)
-    # numpy widens on this thread alone; torch would start a second thread pool beside the trainer's.
-    np.copyto(inputs.numpy(), rows[:, :-1])
-    np.copyto(targets.numpy(), rows[:, 1:])
-    return inputs, targets
+        rows = self._store.rows(numbers * self._stride, self._width)
+        inputs = torch.empty(len(rows), self.seq_len, dtype=torch.int64)
+        targets = torch.full_like(inputs, -1)  # the last token of a whole sequence has no target
+        # numpy widens on this thread alone; torch would start a second thread pool beside the trainer's.
+        np.copyto(inputs.numpy(), rows[:, : self.seq_len])
+        np.copyto(targets.numpy()[:, : self._width - 1], rows[:, 1:])
+        return inputs, targets

@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Interval
+from pydantic import ConfigDict
 
 from danalab.data.sources.base import Source
 from danalab.data.tokenizers import Tokenizer
 from danalab.data.tokenizers.plain import WordTokenizer
-from danalab.errors import UserError
+from danalab.files import validated
 
 _BLOCK = 2048  # documents that are generated together
 
@@ -63,57 +65,30 @@ class SyntheticSource(Source):
 class Language:
     """The settings of a language; equal settings give equal documents."""
 
-    words: int = 1024
+    words: Annotated[int, Interval(ge=2, le=1 << 20)] = 1024
     """Number of words."""
-    zipf: float = 1.0
+    zipf: Annotated[float, Interval(ge=0, le=10)] = 1.0
     """Exponent of the words' frequencies."""
-    levels: int = 4
+    levels: Annotated[int, Interval(ge=1, le=1 << 20)] = 4
     """Levels of questions; a question of level k depends on k words."""
-    level_exponent: float = 1.0
+    level_exponent: Annotated[float, Interval(ge=0, le=10)] = 1.0
     """Exponent of the levels' frequencies."""
-    answers: int = 64
+    answers: Annotated[int, Interval(ge=2, le=1 << 20)] = 64
     """Number of answers."""
-    questions: float = 0.3
+    questions: Annotated[float, Interval(ge=0, le=0.99)] = 0.3
     """Share of the units that are questions."""
-    document_tokens: int = 256
+    document_tokens: Annotated[int, Interval(ge=2, le=1 << 20)] = 256
     """Tokens of a document, with the one that ends it; training windows of this length hold one document each."""
-    seed: int = 0
+    seed: Annotated[int, Interval(ge=0, le=1 << 20)] = 0
     """Seed of the answers and of the documents."""
 
-    def __post_init__(self) -> None:
-        bounds: dict[str, tuple[float, float]] = {
-            "words": (2, 1 << 20),
-            "zipf": (0, 10),
-            "levels": (1, 1 << 20),
-            "level_exponent": (0, 10),
-            "answers": (2, 1 << 20),
-            "questions": (0, 0.99),
-            "document_tokens": (2, 1 << 20),
-            "seed": (0, 1 << 20),
-        }
-        for name, (low, high) in bounds.items():
-            if not low <= getattr(self, name) <= high:
-                raise UserError(
-                    f"language: {name} is {getattr(self, name)}; it must be between {low:g} and {high:g}"
-                )
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     @classmethod
-    def parse(cls, settings: tuple[str, ...] | list[str]) -> Language:
+    def parse(cls, settings: Sequence[str]) -> Language:
         """The language of `KEY=VALUE` texts; settings that are not given have their defaults."""
-        kinds = {field.name: type(field.default) for field in fields(cls)}
-        given: dict[str, Any] = {}
-        for setting in settings:
-            key, _, value = setting.partition("=")
-            name = key.replace("-", "_")
-            if name not in kinds or name in given:
-                raise UserError(
-                    f"language: {setting:.60} is a setting; it must be KEY=VALUE, each KEY once, of {', '.join(kinds)}"
-                )
-            try:
-                given[name] = kinds[name](value[:32])
-            except ValueError:
-                raise UserError(f"language: {name} is {value:.32}; it must be a number") from None
-        return cls(**given)
+        pairs = (setting.partition("=") for setting in settings)
+        return validated(cls, {key.replace("-", "_"): value for key, _, value in pairs}, "--language")
 
     @property
     def vocabulary(self) -> list[str]:

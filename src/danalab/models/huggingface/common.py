@@ -46,17 +46,31 @@ def to_weights(entries: Iterable[Entry], weights: Mapping[str, Tensor]) -> Weigh
     return {entry.theirs: entry.join([of(name) for name in entry.ours]).contiguous() for entry in entries}
 
 
-def from_weights(entries: Iterable[Entry], read: "TensorReader") -> Weights:
-    """Our state dict from the tensors of `transformers`."""
-    weights: Weights = {}
-    stacks: dict[str, list[Tensor]] = {}
+def from_weights(entries: Iterable[Entry], weights: Mapping[str, Tensor]) -> Weights:
+    """Our state dict from the tensors of `transformers`, of which all must be there, whole and of a fitting shape."""
+    left, ours, stacks = dict(weights), Weights(), dict[str, list[Tensor]]()
     for entry in entries:
-        for name, tensor in zip(entry.ours, entry.split(read(entry.theirs, *entry.shape)), strict=True):
+        if entry.theirs not in left:
+            raise UserError(f"the files have no weight '{entry.theirs}', which config.json requires")
+        tensor = left.pop(entry.theirs)
+        if tuple(tensor.shape) != entry.shape:
+            shapes = f"{list(tensor.shape)}, config.json requires {list(entry.shape)}"
+            raise UserError(f"weight '{entry.theirs}' has shape {shapes}")
+        if not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UserError(
+                f"weight '{entry.theirs}' is of {kind}: quantised models cannot be imported; use the original"
+            )
+        for name, part in zip(entry.ours, entry.split(tensor), strict=True):
             if isinstance(name, str):
-                weights[name] = tensor
+                ours[name] = part
             else:
-                stacks.setdefault(name[0], []).append(tensor)
-    return weights | {name: torch.stack(matrices) for name, matrices in stacks.items()}
+                stacks.setdefault(name[0], []).append(part)
+    if left:
+        raise UserError(
+            f"the files have {len(left)} weights that config.json does not describe, '{next(iter(left))}' first"
+        )
+    return ours | {name: torch.stack(matrices) for name, matrices in stacks.items()}
 
 
 def to_halves(rows: Tensor, head_dim: int) -> Tensor:
@@ -164,38 +178,3 @@ def published_names(weights: Mapping[str, Tensor], prefix: str) -> Weights:
         else:
             named[name] = tensor
     return named
-
-
-class TensorReader:
-    """Named tensors, each read once, with its expected shape."""
-
-    def __init__(self, weights: Weights, config: ModelConfig):
-        """UserError: fewer weights than layers; a configuration may ask for more of these than a list can hold."""
-        if config.n_layers > len(weights):
-            raise UserError(
-                f"config.json has {config.n_layers} layers, but the files have only {len(weights)} weights"
-            )
-        self._left = dict(weights)
-
-    def __call__(self, name: str, *shape: int) -> Tensor:
-        if name not in self._left:
-            raise UserError(f"the files have no weight '{name}', which config.json requires")
-        tensor = self._left.pop(name)
-        if tuple(tensor.shape) != shape:
-            raise UserError(
-                f"weight '{name}' has shape {list(tensor.shape)}, config.json requires {list(shape)}"
-            )
-        if not tensor.is_floating_point():
-            kind = str(tensor.dtype).removeprefix("torch.")
-            raise UserError(
-                f"weight '{name}' is of {kind}: quantised models cannot be imported; use the original"
-            )
-        return tensor
-
-    def finish(self) -> None:
-        """Raises `UserError` if a tensor was not read."""
-        if self._left:
-            raise UserError(
-                f"the files have {len(self._left)} weights that config.json does not describe, "
-                f"'{next(iter(self._left))}' first"
-            )

@@ -4,12 +4,11 @@ gpt                            GPT2LMHeadModel                          `gpt2`
 llama                          LlamaForCausalLM                         `llama_qwen`
 qwen3 without attention gate   Qwen3ForCausalLM                         `llama_qwen`
 qwen3next                      Qwen3NextForCausalLM                     `qwen3_next`
-enoki, moe, qwen3, llama       otherwise, also with experts, a class of ours, `modeling_danalab.py`, exported beside
-                               the weights; `from_pretrained(FOLDER, trust_remote_code=True)` runs it
+enoki, qwen3, llama            otherwise, but for experts, a class of ours, `modeling_danalab.py`, exported beside the
+                               weights; `from_pretrained(FOLDER, trust_remote_code=True)` runs it
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,11 @@ from danalab.models import build_model
 from danalab.models.canonical import Weights
 from danalab.models.config import ModelConfig
 from danalab.models.huggingface import gpt2, llama_qwen, qwen3_next
-from danalab.models.huggingface.common import TensorReader, from_weights, published_names, to_weights
+from danalab.models.huggingface.common import Entry, from_weights, published_names, to_weights
 
 MODEL_TYPE = "danalab"
-ARCHITECTURES = ("enoki", "moe", "qwen3", "llama")
-"""Architectures that our class computes, with any of their options."""
+ARCHITECTURES = ("enoki", "qwen3", "llama")
+"""Architectures that our class computes, with most of their options."""
 MODULE = Path(__file__).with_name("modeling_danalab.py")
 """The file of our class."""
 _CLASSES = {
@@ -53,30 +52,20 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
 
 def require_class(config: ModelConfig) -> bool:
     """Whether the class that computes this model's function is ours, not one of `transformers`; a UserError: none."""
-    reason = _obstacle(config)
-    if reason is None:
-        return False
-    if (
-        config.arch in ARCHITECTURES
-        and config.rotated == config.head_dim
-        and config.norm_kind != "rmsnorm-1p"
-    ):
-        return True
-    if (
-        config.arch in ARCHITECTURES and config.arch not in _CLASSES
-    ):  # ours has it, but not with these options
-        reason = (
-            f"no class, of transformers or ours, has {config.arch} with norm '{config.norm_kind}' and heads of which "
-            f"{config.rotated} of {config.head_dim} features are rotated"
+    plain = config.sparsity is None and config.rotated == config.head_dim and config.norm_kind != "rmsnorm-1p"
+    if config.arch not in _CLASSES and not (config.arch in ARCHITECTURES and plain):
+        known = ", ".join(sorted({*_CLASSES, *ARCHITECTURES}))
+        raise UserError(
+            f"transformers has no class for {config.arch} like this; what can be exported: {known}"
         )
-    raise UserError(reason)
+    reason = _obstacle(config) if config.arch in _CLASSES else ""
+    if reason and not (config.arch in ARCHITECTURES and plain):
+        raise UserError(reason)
+    return reason is not None
 
 
 def _obstacle(config: ModelConfig) -> str | None:
-    """Why `transformers` itself has no class for this model; None where it has one."""
-    if config.arch not in _CLASSES:
-        known = ", ".join(sorted({*_CLASSES, *ARCHITECTURES}))
-        return f"transformers has no class for {config.arch}; what can be exported: {known}"
+    """What the class of `transformers` lacks for this model; None where it has all."""
     wanted: dict[str, tuple[object, object]] = {
         "attention_gate": (config.gated, config.arch == "qwen3next"),
         "qk_norm": (config.qk_normed, config.architecture.qk_norm),
@@ -114,11 +103,9 @@ def from_huggingface(
         if not isinstance(model := described.get("danalab_model"), dict):
             raise UserError("config.json of a danalab model has no 'danalab_model'")
         config = ModelConfig.from_dict(model)
-        read = TensorReader(dict(weights), config)
         expected = build_model(config, device="meta").state_dict()
-        ours = {name: read(name, *tensor.shape) for name, tensor in expected.items()}
-        read.finish()
-        return config, ours
+        entries = [Entry(name, tuple(tensor.shape), (name,)) for name, tensor in expected.items()]
+        return config, from_weights(entries, weights)
     if not isinstance(kind, str) or kind not in _MODEL_TYPES:
         raise UserError(
             f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}, danalab"
@@ -134,10 +121,7 @@ def from_huggingface(
     named = published_names(weights, "transformer." if kind == "gpt2" else "model.")
     if config.tied:
         named.pop("lm_head.weight", None)
-    read = TensorReader(named, config)
-    ours = from_weights(_LAYOUTS[config.arch].entries(config), read)
-    read.finish()
-    return config, ours
+    return config, from_weights(_LAYOUTS[config.arch].entries(config), named)
 
 
 _SAME = ("d_model", "n_layers", "mlp_dim", "vocab_size", "seq_len", "norm_eps", "residual_scale")
@@ -146,10 +130,6 @@ _SAME = ("d_model", "n_layers", "mlp_dim", "vocab_size", "seq_len", "norm_eps", 
 
 def module_settings(config: ModelConfig) -> dict[str, Any]:
     """config.json for our class; the weights keep their names."""
-    experts: dict[str, Any] = {}
-    if config.sparsity is not None:
-        experts = asdict(config.sparsity) | {"renormalise": config.renormalise}
-        experts |= {"experts_per_token": experts.pop("top_k"), "sparse_layers": list(experts.pop("layers"))}
     return {
         "architectures": ["DanalabForCausalLM"],
         "model_type": MODEL_TYPE,
@@ -169,5 +149,4 @@ def module_settings(config: ModelConfig) -> dict[str, Any]:
         "qk_norm": config.qk_normed,
         "swiglu": config.architecture.mlp_matrices == 3,
         "rope_base": config.rope_theta,
-        **experts,
     }

@@ -1,4 +1,4 @@
-"""danalab's rotary decoders (enoki, moe; qwen3 and llama with all options, and experts) for transformers.
+"""danalab's rotary decoders (enoki; qwen3 and llama with all options, without experts) for transformers.
 
 Loaded by trust_remote_code. Exports contain a copy of this file, so it needs only torch and transformers, not
 danalab. Weights have danalab's own names and layouts. Shapes: B batch, L new positions, S all positions, D
@@ -31,13 +31,6 @@ DEFAULTS: dict[str, Any] = {
     "swiglu": False,
     "rope_base": 10000.0,
     "residual_scale": 1.0,
-    "n_experts": 0,
-    "experts_per_token": 0,  # not top_k, which transformers reads as a setting of generation
-    "expert_dim": 0,
-    "shared_dim": 0,
-    "shared_gate": False,
-    "renormalise": True,
-    "sparse_layers": [],
 }
 
 
@@ -108,69 +101,24 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """GELU or SwiGLU."""
 
-    def __init__(self, config: DanalabConfig, width: int):
+    def __init__(self, config: DanalabConfig):
         super().__init__()
-        self.up = nn.Linear(config.d_model, width, bias=False)
-        self.gate = nn.Linear(config.d_model, width, bias=False) if config.swiglu else None
-        self.down = nn.Linear(width, config.d_model, bias=False)
+        self.up = nn.Linear(config.d_model, config.mlp_dim, bias=False)
+        self.gate = nn.Linear(config.d_model, config.mlp_dim, bias=False) if config.swiglu else None
+        self.down = nn.Linear(config.mlp_dim, config.d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.gelu(self.up(x)) if self.gate is None else F.silu(self.gate(x)) * self.up(x))
 
 
-class Stack(nn.Module):
-    """A matrix for each expert."""
-
-    def __init__(self, experts: int, inputs: int, outputs: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(experts, outputs, inputs))
-
-
-class Mixture(nn.Module):
-    """Routed experts and shared ones."""
-
-    def __init__(self, config: DanalabConfig):
-        super().__init__()
-        d, wide, count = config.d_model, config.expert_dim, config.n_experts
-        self.router: Any = nn.ModuleDict({"map": nn.Linear(d, count, bias=False)})
-        self.experts: Any = nn.ModuleDict({"up": Stack(count, d, wide), "down": Stack(count, wide, d)})
-        if config.swiglu:
-            self.experts["gate"] = Stack(count, d, wide)
-        self.top_k, self.renormalise = config.experts_per_token, config.renormalise
-        self.shared = MLP(config, config.shared_dim) if config.shared_dim else None
-        self.shared_gate = nn.Linear(d, 1, bias=False) if config.shared_gate else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows = x.flatten(0, -2)
-        logits = F.linear(rows.float(), self.router["map"].weight.float())
-        weights, chosen = logits.softmax(-1).topk(self.top_k, dim=-1)
-        weights = weights / weights.sum(-1, keepdim=True) if self.renormalise else weights
-        total = torch.zeros_like(rows)
-        for expert in chosen.unique().tolist():
-            token, choice = torch.where(chosen == expert)
-            output = self.expert(rows[token], expert)
-            total.index_add_(0, token, output * weights[token, choice, None].to(output.dtype))
-        if self.shared is not None:
-            gate = 1.0 if self.shared_gate is None else torch.sigmoid(self.shared_gate(rows))
-            total = total + gate * self.shared(rows)
-        return total.view_as(x)
-
-    def expert(self, rows: Tensor, number: int) -> Tensor:
-        """The output of one expert."""
-        maps = {name: stack.weight[number] for name, stack in self.experts.items()}
-        up = F.linear(rows, maps["up"])
-        hidden = F.silu(F.linear(rows, maps["gate"])) * up if "gate" in maps else F.gelu(up)
-        return F.linear(hidden, maps["down"])
-
-
 class Block(nn.Module):
-    """Pre-norm attention and MLP, or experts."""
+    """Pre-norm attention and MLP."""
 
     def __init__(self, config: DanalabConfig, layer: int):
         super().__init__()
         self.attention_norm, self.attention = Norm(config, config.d_model), Attention(config, layer)
         self.mlp_norm = Norm(config, config.d_model)
-        self.mlp = Mixture(config) if layer in config.sparse_layers else MLP(config, config.mlp_dim)
+        self.mlp = MLP(config)
         self.scale = config.residual_scale
 
     def forward(self, x: Tensor, *rest: Any) -> Tensor:

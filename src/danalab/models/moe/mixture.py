@@ -14,9 +14,6 @@ first order, for known log P. A trainer takes both from the previous step's glob
 for any number of micro-batches and ranks, while f of each micro-batch would make it depend on how the batch is divided.
 By default f and P are those of the pass itself.
 
-Autograd's gradient of a gather is a scatter-add; here the K rows of each token are known, so that gradients are
-gathers, too.
-
 Shapes: B batch, L length, T = B L tokens, D model dimension, K experts of a token, R = T K rows, E experts, S layers
 that have experts.
 Sources: arXiv 2101.03961 (load balance), 2202.08906 (router z-loss), 2501.11873 (why f of the global batch).
@@ -25,11 +22,10 @@ Sources: arXiv 2101.03961 (load balance), 2202.08906 (router z-loss), 2501.11873
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from danalab.models.config import ModelConfig
 from danalab.models.layers.basic import MLP, Linear
@@ -73,12 +69,17 @@ class MixtureOfExperts(nn.Module):
         x_TD = x_BLD.reshape(-1, x_BLD.shape[-1])
         weights, chosen, routing = self.router(x_TD)
         order = sort_by_expert(chosen)
-        rows_RD = spread(self.enter(x_TD).to(self.experts.dtype_for(x_TD)), order)
+        # Both ways are permutations of the copies, whose gradients are permutations: the same on every device.
+        copies_TKD = (
+            self.enter(x_TD).to(self.experts.dtype_for(x_TD)).unsqueeze(1).expand(-1, chosen.shape[1], -1)
+        )
+        rows_RD = copies_TKD.flatten(0, 1).index_select(0, order.copy_of_row)
         if self.exchange is None:
             rows_RD = self.experts(rows_RD, routing.counts)
         else:
             rows_RD = self.exchange(self.experts, rows_RD, routing.counts)
-        y_TD = self.leave(combine(rows_RD, self.enter(weights), order))
+        outputs_TKD = rows_RD.index_select(0, order.row_of_copy).view_as(copies_TKD)
+        y_TD = self.leave((outputs_TKD * self.enter(weights).to(rows_RD.dtype).unsqueeze(-1)).sum(1))
         if self.shared is not None:
             shared = self.shared(x_TD)
             y_TD = y_TD + (
@@ -123,75 +124,19 @@ class Routing(NamedTuple):
 
 
 class Order(NamedTuple):
-    """The rows of the tokens' copies, sorted by expert."""
+    """The rows of the tokens' copies, sorted by expert; each of the two is the other's inverse."""
 
-    token_of_row: Tensor
-    """Token of each row."""
-    rows_of_token: Tensor
-    """Row of each copy of a token."""
-
-
-def sort_by_expert(chosen_TK: Tensor) -> Order:
-    """The order of copies by expert, and by token within an expert."""
-    flat = chosen_TK.flatten()
-    order = flat.argsort(stable=True)
-    row = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=order.device))
-    return Order(order // chosen_TK.shape[1], row.view(chosen_TK.shape))
+    copy_of_row: Tensor
+    """Copy in each row, [R]; copy k of token t has the number t K + k."""
+    row_of_copy: Tensor
+    """Row of each copy, [R]."""
 
 
-def spread(x_TD: Tensor, order: Order) -> Tensor:
-    """Each token once for each of its experts, [R, D], sorted; differentiable once."""
-    return _Spread.apply(x_TD, *order)  # pyright: ignore[reportReturnType] - apply is typed loosely
-
-
-def combine(y_RD: Tensor, weights_TK: Tensor, order: Order) -> Tensor:
-    """[T, D]: the sum of each token's rows, weighted; differentiable once."""
-    return _Combine.apply(y_RD, weights_TK, *order)  # pyright: ignore[reportReturnType] - apply is typed loosely
-
-
-class _Spread(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x_TD: Tensor, token_R: Tensor, row_TK: Tensor) -> Tensor:
-        ctx.save_for_backward(row_TK)
-        return x_TD.index_select(0, token_R)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (row_TK,) = ctx.saved_tensors
-        return _sum(grads[0], row_TK), None, None
-
-
-class _Combine(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, y_RD: Tensor, weights_TK: Tensor, token_R: Tensor, row_TK: Tensor) -> Tensor:
-        ctx.save_for_backward(y_RD, weights_TK, token_R, row_TK)
-        return _sum(y_RD, row_TK, weights_TK)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        y_RD, weights_TK, token_R, row_TK = ctx.saved_tensors
-        seen_RD = grads[0].index_select(0, token_R)
-        grad_weights = (seen_RD * y_RD).sum(-1, dtype=weights_TK.dtype)[row_TK]
-        weight_R = torch.empty_like(grad_weights.flatten()).scatter_(
-            0, row_TK.flatten(), weights_TK.flatten()
-        )
-        return seen_RD.mul_(weight_R.unsqueeze(1)), grad_weights, None, None
-
-
-def _sum(y_RD: Tensor, row_TK: Tensor, weights_TK: Tensor | None = None) -> Tensor:
-    """Numbers of the rows of each token, in the order of its experts."""
-    total = None
-    for k in range(row_TK.shape[1]):
-        part = y_RD.index_select(0, row_TK[:, k])
-        if weights_TK is None:
-            total = part if total is None else total.add_(part)
-        else:
-            weight = weights_TK[:, k : k + 1].to(part.dtype)
-            total = part.mul_(weight) if total is None else total.addcmul_(part, weight)
-    assert total is not None
-    return total
+def sort_by_expert(chosen: Tensor) -> Order:
+    """The order of copies by expert, `chosen` of each copy, and by number within an expert."""
+    order = chosen.flatten().argsort(stable=True)
+    rows = torch.arange(order.numel(), device=order.device)
+    return Order(order, torch.empty_like(order).scatter_(0, order, rows))
 
 
 class Usage(NamedTuple):

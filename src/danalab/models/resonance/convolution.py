@@ -64,15 +64,18 @@ def chunked_bank_convolution(
         return causal_convolution(u_BTD, k_DQ)
     count = -(-length // chunk)
     u_NQD = F.pad(u_BTD, (0, 0, 0, count * chunk - length)).reshape(batch * count, chunk, dim)
-    real, imaginary = _ChunkState.apply(u_NQD, powers_GEQ[..., :-1].flip(-1)).chunk(2, -1)
+    # A product for each group, of views: one for all groups would need a permuted copy of u.
+    groups, flipped_GQE = u_NQD.chunk(gamma_GR.shape[0], -1), powers_GEQ[..., :-1].flip(-1).mT
+    sums_NGCE = torch.stack([u_NQC.mT @ powers for u_NQC, powers in zip(groups, flipped_GQE, strict=True)], 1)
+    real, imaginary = sums_NGCE.chunk(2, -1)
     contributions = torch.complex(real, imaginary).unflatten(0, (batch, count))
     # [n, m]: whole chunks between the end of chunk m and the start of chunk n, where m is before n.
     between = (lags[:count].unsqueeze(1) - 1 - lags[:count]).clamp(min=0)
     powers_GRnm = _powers(gamma_GR, omega_GR, chunk * between).tril(-1)
     state = weight_GCR * torch.einsum("grnm,bmgcr->bngcr", powers_GRnm, contributions)  # before each chunk
-    y_NQD = _AddState.apply(
-        causal_convolution(u_NQD, k_DQ), _parts(state.conj()).flatten(0, 1), powers_GEQ[..., 1:]
-    )
+    states = _parts(state.conj()).flatten(0, 1).unbind(1)
+    outputs = [powers.mT @ each.mT for each, powers in zip(states, powers_GEQ[..., 1:], strict=True)]
+    y_NQD = causal_convolution(u_NQD, k_DQ) + torch.cat(outputs, -1)
     return y_NQD.reshape(batch, count * chunk, dim)[:, :length]
 
 
@@ -90,61 +93,6 @@ def _powers(gamma_GR: Tensor, omega_GR: Tensor, exponents: Tensor) -> Tensor:
 def _parts(value: Tensor, dim: int = -1) -> Tensor:
     """Real parts, then imaginary parts, along `dim`. Of Re(z w), conj(z) is one factor and w the other."""
     return torch.cat((value.real, value.imag), dim)
-
-
-class _ChunkState(torch.autograd.Function):
-    """Contribution of each row to the state, [N, G, C, E]: the sum over its tokens of u times `powers` [G, E, Q].
-
-    One product per group, in place: a single product would need a permuted copy of u.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, u_NQD: Tensor, powers_GEQ: Tensor) -> Tensor:
-        ctx.save_for_backward(u_NQD, powers_GEQ)
-        rows = [torch.bmm(u.mT, _each(powers, u).mT) for u, powers in _groups(u_NQD, powers_GEQ)]
-        return torch.stack(rows, 1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        u_NQD, powers_GEQ = ctx.saved_tensors
-        grad_u, grad_powers = torch.empty_like(u_NQD), torch.empty_like(powers_GEQ)
-        for number, (u, powers) in enumerate(_groups(u_NQD, powers_GEQ)):
-            g_NCE = grads[0][:, number]
-            _groups(grad_u, powers_GEQ)[number][0].copy_(torch.bmm(_each(powers, u).mT, g_NCE.mT))
-            grad_powers[number] = torch.bmm(g_NCE.mT, u.mT).sum(0)
-        return grad_u, grad_powers
-
-
-class _AddState(torch.autograd.Function):
-    """Adds to y, in place, the output of the earlier chunks' state [N, G, C, E] times `powers` [G, E, Q]."""
-
-    @staticmethod
-    def forward(ctx: Any, y_NQD: Tensor, state_NGCE: Tensor, powers_GEQ: Tensor) -> Tensor:
-        ctx.save_for_backward(state_NGCE, powers_GEQ)
-        ctx.mark_dirty(y_NQD)
-        for number, (y, powers) in enumerate(_groups(y_NQD, powers_GEQ)):
-            y.baddbmm_(_each(powers, y).mT, state_NGCE[:, number].mT)
-        return y_NQD
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        state_NGCE, powers_GEQ = ctx.saved_tensors
-        grad_state, grad_powers = torch.empty_like(state_NGCE), torch.empty_like(powers_GEQ)
-        for number, (g_NQC, powers) in enumerate(_groups(grads[0], powers_GEQ)):
-            grad_state[:, number] = torch.bmm(g_NQC.mT, _each(powers, g_NQC).mT)
-            grad_powers[number] = torch.bmm(state_NGCE[:, number].mT, g_NQC.mT).sum(0)
-        return grads[0], grad_state, grad_powers
-
-
-def _groups(x_NQD: Tensor, powers_GEQ: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """The channels [N, Q, C] of each group, as views, and its powers [E, Q]."""
-    return list(zip(x_NQD.chunk(powers_GEQ.shape[0], -1), powers_GEQ, strict=True))
-
-
-def _each(powers_EQ: Tensor, like_NQC: Tensor) -> Tensor:
-    return powers_EQ.expand(like_NQC.shape[0], -1, -1)
 
 
 def causal_convolution(u_BTD: Tensor, k_DT: Tensor) -> Tensor:

@@ -27,7 +27,6 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from danalab.errors import UserError
 from danalab.files import naming
-from danalab.optim.sharded import empty_shard, sharded_state_dict
 from danalab.optim.tensor_shard import SavedTensor
 from danalab.train.checkpoint.store import DamagedCheckpointError
 from danalab.train.parallel.world import World
@@ -49,7 +48,9 @@ def state_of(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -
     state: dict[str, Any] = {"model": {name: value.detach() for name, value in model.state_dict().items()}}
     if optimizer is None:
         return state
-    own, names = sharded_state_dict(optimizer), parameter_names(model, optimizer)
+    # ZeRO's has each rank's own part alone.
+    own = getattr(optimizer, "sharded_state_dict", optimizer.state_dict)()
+    names = parameter_names(model, optimizer)
     named = dict(zip((key for group in own["param_groups"] for key in group["params"]), names, strict=True))
     state["optim"] = {
         **own,
@@ -159,6 +160,8 @@ def read_optimizer(
     metadata, depth = FileSystemReader(folder).read_metadata(), prefix.count(".")
     names, groups = parameter_names(model, optimizer), optimizer.param_groups
     place = {name: index for index, name in enumerate(names)}
+    parameters = [p for group in groups for p in group["params"]]
+    sliced = getattr(optimizer, "empty_shard", None)  # ZeRO's
     stored = metadata.planner_data.items()
     paths: Paths = {name: path[depth:] for name, path in stored if name.startswith(prefix)}
     target: dict[str, Any] = {}
@@ -166,8 +169,10 @@ def read_optimizer(
         entry = metadata.state_dict_metadata[name]
         if isinstance(entry, BytesStorageMetadata):
             target[name] = None
-        elif path[0] == "state" and path[1] in place:
-            target[name] = empty_shard(optimizer, place[path[1]], entry.size, entry.properties.dtype)
+        elif path[0] == "state" and path[1] in place and sliced:
+            target[name] = sliced(place[path[1]], entry.size, entry.properties.dtype)
+        elif path[0] == "state" and path[1] in place and parameters[place[path[1]]].shape == entry.size:
+            target[name] = torch.zeros_like(parameters[place[path[1]]], dtype=entry.properties.dtype)
         else:
             target[name] = torch.zeros(entry.size, dtype=entry.properties.dtype)
     state: dict[str, Any] = unflatten(_load(target, folder), paths)

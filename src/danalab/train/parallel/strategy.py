@@ -265,11 +265,6 @@ class ZeROStrategy(ParallelStrategy):
         self._optimizer = DistributedMuonAdamW(model, optimizer=name, process_group=group, **settings)
         return self._optimizer
 
-    @contextlib.contextmanager
-    def micro_batch(self, last: bool) -> Iterator[None]:
-        with contextlib.nullcontext() if last else self._optimizer.no_sync():
-            yield
-
     def finish(self) -> None:
         self._optimizer.sync_gradients()
 
