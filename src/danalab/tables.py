@@ -6,6 +6,7 @@ A value of a table may be text, "module:NAME", which is imported when it is look
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,10 +21,10 @@ def key_of(table: Mapping[str, Any], name: str, kind: str) -> str:
 
     UserError: there is none; the message has the nearest and all. `kind` is what an item is called, e.g. "optimizer".
     """
-    normal = {key.lower().replace("_", "-"): key for key in table}
-    word = name.lower().replace("_", "-")
+    normal = {re.sub("[-_]", "", key.lower()): key for key in table}
+    word = re.sub("[-_]", "", name.lower())
     if word not in normal:
-        raise UserError(f"unknown {kind} '{name}'{nearest(word, normal)}; known: {', '.join(table)}")
+        raise UserError(f"unknown {kind} '{name}'{nearest(name.lower(), table)}; known: {', '.join(table)}")
     return normal[word]
 
 

@@ -291,7 +291,7 @@ def test_what_cannot_be_optimized_is_refused(build, words):
         build()
 
 
-def test_sparse_gradients_and_states_of_another_model_are_refused():
+def test_sparse_gradients_and_states_of_others_are_refused():
     table = nn.Embedding(4, 3, sparse=True)
     optimizer = ADana(table.parameters())
     table(torch.tensor([1])).sum().backward()
@@ -300,3 +300,6 @@ def test_sparse_gradients_and_states_of_another_model_are_refused():
     other = ADana([nn.Parameter(torch.ones(1))])
     with pytest.raises(ValueError, match="shape of another model"):
         optimizer.load_state_dict(other.state_dict())
+    foreign = torch.optim.AdamW(other.param_groups[0]["params"])
+    with pytest.raises(ValueError, match="ADana: the state of another optimizer"):
+        other.load_state_dict(foreign.state_dict())

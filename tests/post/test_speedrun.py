@@ -98,10 +98,16 @@ def test_the_folder_of_another_speedrun_is_refused(finished, text, tmp_path):
         make(tmp_path, text).run()
 
 
-def test_a_text_that_does_not_exist_is_named_before_anything_is_made(tmp_path):
-    with pytest.raises(UserError, match=r"--text .*nosuch: no such file or folder"):
-        make(tmp_path / "speed", (tmp_path / "nosuch",)).run()
-    assert not (tmp_path / "speed").exists()
+def test_a_missing_or_short_text_is_named_before_anything_is_made(tmp_path):
+    (tmp_path / "short.txt").write_text("Too short. " * 90)
+    refusals = {
+        "nosuch": "nosuch: no such file or folder",
+        "short.txt": "has 990 bytes; .* needs at least 11,520",
+    }
+    for name, words in refusals.items():
+        with pytest.raises(UserError, match=f"--text .*{words}"):
+            make(tmp_path / "speed", (tmp_path / name,)).run()
+        assert not (tmp_path / "speed").exists()
 
 
 def test_a_stop_signal_ends_with_its_code_and_the_next_command_continues(finished, text, tmp_path):

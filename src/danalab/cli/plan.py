@@ -13,13 +13,10 @@ from danalab.models.config import GPT2_VOCAB
 from danalab.optimizer_facts import OMEGA, canonical_name, facts_of, warmup_steps
 from danalab.scaling.learning_rate import decay_factor, largest_decay, law_rate
 from danalab.train.config.flags import Answer, Count, Positive, setting
-from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import MOST_EPOCHS, REPEATED, TrainConfig
 
 if TYPE_CHECKING:
     from danalab.data.vocabulary import Vocabulary
-
-MOST_EPOCHS = 4
-"""Passes over the data up to which repeated data are worth as much as new ones (Muennighoff et al. 2023)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +111,7 @@ def run(flags: Flags) -> Answer:
         rows.append(("cost [$]", f"{listed} at {price:g} $ an hour{rough}"))
     rows.append(("data", about_data + (f", {epochs:.4g} epochs" if epochs else "")))
     if epochs and epochs > MOST_EPOCHS:
-        rows.append(
-            ("warning", f"above {MOST_EPOCHS} epochs repeated text helps less and less; take more text")
-        )
+        rows.append(("warning", REPEATED))
     return Answer(facts, [f"{name:<13} {value}" for name, value in rows])
 
 

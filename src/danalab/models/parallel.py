@@ -87,6 +87,9 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
     """Cut `model`, in place, over the ranks of the 1-D `mesh`; its function stays the same on every rank."""
     check_tensor_parallel(model.config, mesh.size())
     parallelize_module(model, mesh, tensor_parallel_plan(model))
+    for layer in model.modules():
+        if isinstance(layer, MixtureOfExperts):  # each rank has some features of every expert
+            layer.enter, layer.leave = partial(_sum_gradients, mesh), partial(_sum_over_ranks, mesh)
 
 
 def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
@@ -94,8 +97,6 @@ def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
     of_heads = {id(norm) for module in model.modules() for norm in getattr(module, "head_norms", ())}
     plan: dict[str, ParallelStyle] = {}
     for name, module in model.named_modules():
-        if isinstance(module, MixtureOfExperts):
-            plan[name] = _Summed()
         if next(module.parameters(recurse=False), None) is None:
             continue
         role = getattr(module, "role", "")
@@ -149,29 +150,14 @@ _STYLES: dict[str, Callable[[], ParallelStyle]] = {
 """Role of a layer whose weights are cut -> how."""
 
 
-class _Summed(ParallelStyle):
-    """Experts of which each rank has some features: their outputs are summed over ranks."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        assert isinstance(module, MixtureOfExperts)
-        module.enter, module.leave = (
-            partial(_sum_gradients, device_mesh),
-            partial(_sum_over_ranks, device_mesh),
-        )
-        return module
-
-
 def _sum_gradients(mesh: DeviceMesh, x: Tensor) -> Tensor:
     """`x`, whose gradient is summed over ranks."""
     return DTensor.from_local(x, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
 
 
 def _sum_over_ranks(mesh: DeviceMesh, x: Tensor) -> Tensor:
-    return (
-        DTensor.from_local(x, mesh, [Partial()], run_check=False)
-        .redistribute(placements=[Replicate()])
-        .to_local()
-    )
+    parts = DTensor.from_local(x, mesh, [Partial()], run_check=False)
+    return parts.redistribute(placements=[Replicate()]).to_local()
 
 
 def _enter(

@@ -149,6 +149,9 @@ class Optimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, but moments keep their own dtype, which torch would replace by the parameter's."""
+        pairs = zip(self.param_groups, state_dict["param_groups"], strict=False)  # torch checks lengths
+        if any(group.keys() & {"peak_lr", "delta"} - saved.keys() for group, saved in pairs):
+            raise ValueError(f"{type(self).__name__}: the state of another optimizer")
         fused = [group.get("fused") for group in self.param_groups]
         super().load_state_dict(state_dict)
         ids = (i for group in state_dict["param_groups"] for i in group["params"])

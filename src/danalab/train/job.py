@@ -22,7 +22,7 @@ from danalab.train.callbacks.console import ConsoleProgress, log_to_stderr
 from danalab.train.checkpoint import tensors
 from danalab.train.checkpoint.saver import Saver, local_folder
 from danalab.train.config.resolve import resolve
-from danalab.train.config.train_config import TrainConfig
+from danalab.train.config.train_config import MOST_EPOCHS, REPEATED, TrainConfig
 from danalab.train.parallel.launcher import launch
 from danalab.train.parallel.layout import check_parallel, data_parallel_size, find_place, layout_of
 from danalab.train.parallel.strategy import strategy_of
@@ -229,7 +229,7 @@ def _announce(spec: TrainConfig, dataset: Dataset, trainer: Trainer) -> None:
     log.info("resuming at step %d" if trainer.step else "starting at step %d", trainer.step)
     epochs = spec.tokens(spec.last_step) / dataset.tokens_per_epoch(spec.seq_len)
     if epochs > 1:
-        log.info("training for %.1f epochs", epochs)
+        log.info("training for %.1f epochs%s", epochs, f"; {REPEATED}" if epochs > MOST_EPOCHS else "")
 
 
 # ---- the trainer of a run ----

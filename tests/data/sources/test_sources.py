@@ -89,6 +89,13 @@ def test_linked_folders_are_read_once_and_what_is_not_read_is_counted(tmp_path):
     assert source.reading_report() == ("read 2 files; not read: 2 .json, 2 .html, 1 without a suffix")
 
 
+def test_a_small_text_validates_on_more_than_one_percent(tmp_path):
+    shares = {1000: 0.1, 178_000: 0.1, 655_360: 0.05, 10_000_000: 0.01}
+    for size, share in shares.items():
+        (tmp_path / "x.txt").write_bytes(b"x" * size)
+        assert TextSource([tmp_path]).val_fraction == share
+
+
 def test_another_column_or_field_is_read_and_is_another_data_set(tmp_path):
     (tmp_path / "a.jsonl").write_text(JSONL.replace('"text"', '"content"'))
     with pytest.raises(

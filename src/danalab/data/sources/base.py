@@ -37,7 +37,7 @@ class Source(ABC):
     default_tokenizer: ClassVar[str] = "bpe-4096"
     default_max_tokens: ClassVar[int | None] = None
     """Training tokens of a source without an end, where neither tokens nor documents are limited."""
-    val_fraction: ClassVar[float] = 0.01
+    val_fraction: float = 0.01
     """Share of the documents that validate, unless the source has its own validation documents."""
     val_documents: ClassVar[int | None] = None
     """Number of documents that validate, the first ones, instead of a share."""

@@ -66,7 +66,7 @@ class HubSource(Source):
         plan: dict[str, Any] = {"source": self.name, "repository": self.repo, "licence": self.licence}
         try:
             commit = self.pin({}).get("commit")
-            sizes = [*self.files(TRAIN).values(), *self.files(VAL).values()]
+            sizes = [*self.files[TRAIN].values(), *self.files[VAL].values()]
         except UserError as error:
             recorded = round(self.download_gb * 1e9) if self.download_gb else None
             unknown = {"commit": None, "files": None, "bytes": recorded, "checked": False}
@@ -82,7 +82,7 @@ class HubSource(Source):
                 self.repo,
                 repo_type="dataset",
                 revision=commit,
-                allow_patterns=[*self.files(TRAIN), *self.files(VAL)],
+                allow_patterns=[*self.files[TRAIN], *self.files[VAL]],
                 local_dir=folder,
                 max_workers=workers,
                 endpoint=os.environ.get("HF_ENDPOINT"),
@@ -101,12 +101,9 @@ class HubSource(Source):
             )
         return {"repository": self.repo, "commit": self._commit}
 
-    def files(self, side: str) -> dict[str, int]:
-        """Path -> bytes of the files of a side, in reading order."""
-        return self._files[side]
-
     @cached_property
-    def _files(self) -> dict[str, dict[str, int]]:
+    def files(self) -> dict[str, dict[str, int]]:
+        """Side -> path -> bytes of its files, in reading order."""
         return {TRAIN: self._find(self.train), VAL: self._find(self.validation) if self.validation else {}}
 
     def _find(self, patterns: Sequence[str]) -> dict[str, int]:
@@ -172,10 +169,10 @@ class HubSource(Source):
         raise AssertionError("the last attempt returns or raises")
 
     def parts(self, side: str) -> int | None:
-        return len(self.files(side)) or None
+        return len(self.files[side]) or None
 
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
-        return read_documents(self._local(list(self.files(side))[number]), self.field, skip)
+        return read_documents(self._local(list(self.files[side])[number]), self.field, skip)
 
     def size_bytes(self) -> int | None:
         return None  # the files are compressed
@@ -184,7 +181,7 @@ class HubSource(Source):
         lines = [self.repo, self.revision, self.field, *self.train, *self.validation]
         if self._copy is not None:
             for side in (TRAIN, VAL):
-                for path, size in self.files(side).items():
+                for path, size in self.files[side].items():
                     lines.append(f"{side} {path} {size} {(self._copy / path).stat().st_mtime_ns}")
         return "\n".join(lines)
 
@@ -220,7 +217,7 @@ class WikiText(HubSource):
         return 1
 
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
-        rows = (row for path in self.files(side) for row in read_documents(self._local(path)))
+        rows = (row for path in self.files[side] for row in read_documents(self._local(path)))
         return itertools.islice(articles(rows), skip, None)
 
 

@@ -27,6 +27,7 @@ from danalab.files import parse_json, walk_files
 
 MAX_DOCUMENT_BYTES = 256 * 1024
 _MIN_DOCUMENT_BYTES, _FEW_FILES = 2048, 10
+_VALIDATION_BYTES = 1 << 15  # a share of 1% of a small text would be shorter than one sequence
 PLAIN = {".txt", ".md"}
 LINES = {".jsonl", ".ndjson", ".json"}
 PACKED = {".gz", ".zst"}
@@ -75,6 +76,7 @@ class TextSource(Source):
             raise UserError(
                 f"{min(both)}: given as --input and --val-input; validation text must not be trained on"
             )
+        self.val_fraction = max(0.01, min(0.1, _VALIDATION_BYTES / max(1, sum(self._sizes))))
 
     @classmethod
     def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> TextSource:

@@ -32,11 +32,8 @@ class StackedLinear(nn.Module):
 
     def forward(self, x_RF: Tensor, counts_E: Tensor) -> Tensor:
         """Each row times the matrix of its expert; `counts` rows for each expert, in order."""
-        return grouped_linear(x_RF, self.local(), counts_E)
-
-    def local(self) -> Tensor:
-        """The weight; if it is sharded, this rank's experts, or this rank's features of all experts."""
-        return local_shard(self.weight)
+        # Of a sharded weight: this rank's experts, or this rank's features of all experts.
+        return grouped_linear(x_RF, local_shard(self.weight), counts_E)
 
 
 class Experts(nn.Module):
@@ -48,10 +45,6 @@ class Experts(nn.Module):
         self.gate = StackedLinear(n_experts, d_model, expert_dim) if activation == "swiglu" else None
         self.up = StackedLinear(n_experts, d_model, expert_dim)
         self.down = StackedLinear(n_experts, expert_dim, d_model, role="expert_residual")
-
-    def dtype_for(self, x: Tensor) -> torch.dtype:
-        """The dtype of matrix products with `x`."""
-        return product_dtype(x, self.up.weight)
 
     def forward(self, x_RD: Tensor, counts_E: Tensor) -> Tensor:
         """[R, D]: rows sorted by expert.

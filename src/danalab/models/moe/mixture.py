@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from danalab.models.config import ModelConfig
 from danalab.models.layers.basic import MLP, Linear
 from danalab.models.layers.precision import full_precision
-from danalab.models.moe.experts import Experts
+from danalab.models.moe.experts import Experts, product_dtype
 from danalab.models.shards import local_shard
 
 
@@ -70,9 +70,8 @@ class MixtureOfExperts(nn.Module):
         weights, chosen, routing = self.router(x_TD)
         order = sort_by_expert(chosen)
         # Both ways are permutations of the copies, whose gradients are permutations: the same on every device.
-        copies_TKD = (
-            self.enter(x_TD).to(self.experts.dtype_for(x_TD)).unsqueeze(1).expand(-1, chosen.shape[1], -1)
-        )
+        x_T1D = self.enter(x_TD).to(product_dtype(x_TD, self.experts.up.weight)).unsqueeze(1)
+        copies_TKD = x_T1D.expand(-1, chosen.shape[1], -1)
         rows_RD = copies_TKD.flatten(0, 1).index_select(0, order.copy_of_row)
         if self.exchange is None:
             rows_RD = self.experts(rows_RD, routing.counts)

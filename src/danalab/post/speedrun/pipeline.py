@@ -17,6 +17,7 @@ from typing import Any
 from danalab.chat.answers import AnswerSettings
 from danalab.chat.task_scores import evaluate_chat
 from danalab.data import prepare
+from danalab.data.sources import TextSource
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
 from danalab.post.rl import configure as configure_rl
@@ -72,13 +73,19 @@ class Speedrun:
                     spent, expected = spent + minutes, expected + planned
 
     def open(self) -> None:
-        """Make the folder; UserError: it has other files, is another speedrun's, or the text is missing."""
+        """Make the folder; UserError: other files or another speedrun's are there, or the text is missing or short."""
         file = self.out / "speedrun.json"
         names = names_of(SpeedrunConfig, "run")
         ours = {name: value for name, value in self.config.as_dict().items() if name in names}
         if not file.is_file():
             if missing := [text for text in self.config.text if not text.exists()]:
                 raise UserError(f"--text {missing[0]}: no such file or folder")
+            least = 120 * self.preset.base["seq_len"]  # a tenth of which is some sequences to validate on
+            size = TextSource(self.config.text).size_bytes() if self.config.text else None
+            if size is not None and size < least:
+                raise UserError(
+                    f"--text has {size:,} bytes; the preset {self.config.preset} needs at least {least:,}"
+                )
             if self.out.is_dir() and any(self.out.iterdir()):
                 raise UserError(f"--out {self.out}: has files but is no speedrun's folder; name a new one")
             self.out.mkdir(parents=True, exist_ok=True)

@@ -268,6 +268,16 @@ def remarks(config: TrainConfig) -> list[str]:
         params = config.model.total_params if config.horizon_basis == "total" else config.model.non_emb_params
         horizon = config.tokens(config.iterations) / (CHINCHILLA * params)
         notes += advice(config.opt, horizon)
+    decay = given.weight_decay or 0
+    if (
+        decay > 0.01
+        and facts_of(config.opt).decay == "independent"
+        and not (given.wd_ts or given.decay_bound)
+    ):
+        notes.append(
+            f"--weight-decay {decay:g} takes {decay:.0%} of each weight in a step, at any learning rate; "
+            "without it the decay is bounded by the rate"
+        )
     seam = config.iterations
     if config.extend_to:
         before, after = replace(config, extend_to=None).schedule()(seam - 1), config.schedule()(seam)

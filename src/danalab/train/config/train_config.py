@@ -49,6 +49,9 @@ BUILT_IN_TEXT = "stdlib"
 DEFAULT_BATCH = 32
 FIXED_BATCH = 32
 """Sequences in one of `--eval-batches`; a constant, so that the fixed set does not depend on the batch."""
+MOST_EPOCHS = 4
+"""Passes over the data up to which repeated data are worth as much as new ones (Muennighoff et al. 2023)."""
+REPEATED = f"above {MOST_EPOCHS} epochs repeated text helps less and less; take more text"
 RESERVED = {"horizon": "the run's length is --iterations"}
 """Settings of optimizers that a run sets itself."""
 _NUMBERS = ("d_model", "n_layers", "n_heads", "head_dim", "mlp_dim")
@@ -396,7 +399,7 @@ class OptimSettings(ScheduleSettings):
         None,
         "Length of the run [steps]; default by --tokens-per-param.",
         main=True,
-        aliases=("max-iters", "max-steps", "num-iterations"),
+        aliases=("steps", "max-iters", "max-steps", "num-iterations"),
     )
     epochs: Positive | None = setting(
         None,
