@@ -32,7 +32,7 @@ NULLS: dict[str, Sample] = {
     "normal": lambda rng: rng.normal(size=SHAPE),
     "heavy tails (Student's t, 2.5 degrees of freedom)": lambda rng: rng.standard_t(2.5, SHAPE),
     "skewed (gamma, shape 0.3)": lambda rng: rng.gamma(0.3, size=SHAPE) - 0.3,
-    "3% of the candidate's runs stuck, the others slightly better": lambda rng: (
+    "3% of the contender's runs stuck, the others slightly better": lambda rng: (
         0.1 * rng.normal(size=SHAPE) + 10 * ((rng.random(SHAPE) < 0.03) - 0.03)
     ),
 }

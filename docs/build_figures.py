@@ -171,7 +171,7 @@ def moving() -> None:
         "saved": (
             ("compute, relative to the baseline", "linear", "loss above the floor, relative"),
             {
-                "candidate": (compute, (compute / (1 - share)) ** -0.15),
+                "contender": (compute, (compute / (1 - share)) ** -0.15),
                 "baseline": (compute, compute**-0.15),
                 "saved": ([1 - share, 1], [1, 1]),
             },

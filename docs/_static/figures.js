@@ -33,7 +33,7 @@ const ARITHMETIC = {
     return losses;
   },
 
-  // Compute saved where losses are floor + (1 / C)^slope and the candidate ends `gap` below the baseline.
+  // Compute saved where losses are floor + (1 / C)^slope and the contender ends `gap` below the baseline.
   saved({ gap, reducible, slope }) {
     return gap < reducible ? 1 - (1 - gap / reducible) ** (1 / slope) : 1;
   },
@@ -77,7 +77,7 @@ const FIGURES = {
       const share = ARITHMETIC.saved({ gap, reducible, slope }), compute = decades(0.05, 1.2, 60);
       const curve = (name, color, scale) => ({ name, color, points: compute.map((x) => [x, reducible * (x / scale) ** -slope]) });
       return {
-        lines: [curve("baseline: loss above the floor", 1, 1), curve("candidate", 0, 1 - share || 1),
+        lines: [curve("baseline: loss above the floor", 1, 1), curve("contender", 0, 1 - share || 1),
           { name: "saved", color: 2, points: [[1 - share, reducible], [1, reducible]] }],
         x: "compute, of the baseline's", log: false,
         says: `A gap of ${short(gap)} nats/token saves ${Math.round(100 * share)}% of the compute.`,

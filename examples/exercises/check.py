@@ -3,8 +3,8 @@
 python examples/exercises/check.py FILE        # it defines LogLion, VisionTransformer or Sorting
 """
 
+import argparse
 import runpy
-import sys
 from pathlib import Path
 
 import torch
@@ -15,25 +15,33 @@ from danalab.optim import build_optimizer, parameter_kinds
 
 
 def log_lion(build, file):
-    """Five steps are those of the formula in float64; the state is saved and loaded after each."""
-    draw = torch.Generator().manual_seed(0)
-    start = torch.randn(7, generator=draw, dtype=torch.float64)
-    settings = {"lr": 0.01, "omega": 4.0, "horizon": 100}
-    p = torch.nn.Parameter(start.clone())
-    optimizer = build([p], **settings)
-    theta, m = start.clone(), torch.zeros(7, dtype=torch.float64)
-    for t in range(1, 6):
-        g = torch.randn(7, generator=draw, dtype=torch.float64)
-        theta = (1 - min(4 / (10 + t), 0.01)) * (theta - 0.01 * torch.sign(m + 0.1 * (g - m)))
-        m = m + 8 / (8 + t) * (g - m)
-        p.grad = g
-        optimizer.step()
-        torch.testing.assert_close(
-            p.detach(), theta, rtol=1e-12, atol=0, msg=lambda text, t=t: f"step {t}: {text}"
-        )
-        saved = optimizer.state_dict()
+    """Five steps are those of the formula in float64, without decay, then with it; the state is saved and loaded
+    after each."""
+    for omega in (None, 4.0):
+        draw = torch.Generator().manual_seed(0)
+        theta = torch.randn(7, generator=draw, dtype=torch.float64)
+        settings = {"lr": 0.01, "omega": omega, "horizon": omega and 100}
+        p, m = torch.nn.Parameter(theta.clone()), torch.zeros_like(theta)
         optimizer = build([p], **settings)
-        optimizer.load_state_dict(saved)
+        for t in range(1, 6):
+            g = torch.randn(7, generator=draw, dtype=torch.float64)
+            kept = 1 - min(omega / (10 + t), 0.01) if omega else 1.0
+            theta = kept * (theta - 0.01 * torch.sign(m + 0.1 * (g - m)))
+            m = m + 8 / (8 + t) * (g - m)
+            p.grad = g
+            optimizer.step()
+            what = (
+                "decay k(t)"
+                if omega
+                else "direction"
+                if t == 1
+                else "average m or its share in the direction"
+            )
+            said = f"step {t}: wrong {what}: parameters are {p.tolist()}, not {theta.tolist()}"
+            assert torch.allclose(p, theta, rtol=1e-12, atol=0), said
+            saved = optimizer.state_dict()
+            optimizer = build([p], **settings)
+            optimizer.load_state_dict(saved)
 
 
 def vision_transformer(build, file):
@@ -83,7 +91,12 @@ def check(file):
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("file", type=Path)
+    given = parser.parse_args().file
+    if not given.is_file():
+        parser.error(f"{given}: no such file")
     try:
-        print(f"right: {', '.join(check(sys.argv[1]))}")
+        print(f"right: {', '.join(check(given))}")
     except AssertionError as error:
         raise SystemExit(f"wrong: {error}") from None

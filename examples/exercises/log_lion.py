@@ -48,7 +48,7 @@ class LogLion(Optimizer):
     decay_bound = 1.0  # it has independent weight decay
 
     def __init__(
-        self, params, lr=1e-4, *, delta=8.0, fast=0.1, weight_decay=0.0, wd_ts=None, omega=None, horizon=None
+        self, params, lr=1e-3, *, delta=8.0, fast=0.1, weight_decay=0.0, wd_ts=None, omega=None, horizon=None
     ):
         decay = {"weight_decay": weight_decay, "wd_ts": wd_ts, "omega": omega, "horizon": horizon}
         super().__init__(params, lr=lr, delta=delta, fast=fast, **decay)

@@ -4,12 +4,14 @@ torch.
 `danalab.optim.OPTIMIZERS` has the same names and the classes.
 """
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from danalab.errors import UserError, nearest
+from danalab.tables import load
 
 KAPPA = 0.85
 DELTA = 8.0
@@ -50,6 +52,8 @@ class Facts:
     """Coupled weight decay falls over time, too, by default with the run's length as `wd_ts`."""
     log_time: bool = False
     """Depends on the step count."""
+    decay_bound: float | None = None
+    """Of one at an address, what takes the place of `DECAY_BOUND`."""
     orthogonalises: bool = False
     """Its update of matrices is orthogonalised: its own matrix products count."""
     state_words: float = 2.0
@@ -233,8 +237,17 @@ def canonical_name(name: str) -> str:
 
 
 def facts_of(name: str) -> Facts:
-    """The facts of an optimizer; those of one at an address are the defaults. UserError: unknown."""
-    return FACTS.get(canonical_name(name), Facts())
+    """The facts of an optimizer; of one at an address, what its class or function shows. UserError: unknown."""
+    if not is_address(name):
+        return FACTS[canonical_name(name)]
+    own = load(name)
+    lr, bound = inspect.signature(own).parameters.get("lr"), getattr(own, "decay_bound", None)
+    return Facts(
+        decay="coupled" if bound is None else "independent",
+        decay_falls=getattr(own, "falls", False),
+        decay_bound=bound,
+        rate=Usual(lr.default, "its own default") if lr and isinstance(lr.default, (int, float)) else None,
+    )
 
 
 def rates_to_try(opt: str) -> tuple[float, ...]:

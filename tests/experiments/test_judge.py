@@ -19,7 +19,7 @@ from danalab.experiments.judge import (
     decide,
     interval,
     judge,
-    read_contestant,
+    read_side,
     warning_of,
 )
 from danalab.experiments.settings import JudgeConfig
@@ -114,6 +114,7 @@ def test_a_judgement_ends_in_words_and_is_answered_from_the_ledger(tmp_path, mon
     assert lines[0] == "adana vs adamw on quadratic: BETTER"
     assert "loss difference" in lines[1]
     assert "of 2 seeds favour adana" in lines[3]
+    assert "adana: the best rate is an outermost one tried" in first.warning
     heard = []
     assert judge(config(tmp_path), heard.append) == first
     assert "answered from" in heard[0]
@@ -132,18 +133,21 @@ def test_an_undecided_question_goes_on_where_it_was_also_after_a_kill(tmp_path, 
 
 
 def test_ones_own_optimizer_takes_part_and_its_error_is_one_line(tmp_path, own, threads):
-    assert judge(config(tmp_path, f"{own}:Signs:scale=2", budget="6runs")).pairs == 1
+    verdict = judge(config(tmp_path, f"{own}:Signs:scale=0", budget="6runs"))
+    assert verdict.pairs == 1
+    assert "Signs:scale=0 did not learn" in verdict.warning
+    assert verdict.lines()[3].endswith("steps saved -")
     with pytest.raises(UserError, match=r"Raises': RuntimeError: no step today"):
         judge(config(tmp_path, f"{own}:Raises"))
 
 
-def test_a_contestant_is_known_by_its_code_and_settings(own):
-    assert read_contestant("adana:kappa=0.8").settings == {"kappa": 0.8}
-    digests = {read_contestant(text).digest for text in ("adana", "adana:kappa=0.8", f"{own}:Signs")}
+def test_a_side_is_known_by_its_code_and_settings(own):
+    assert read_side("adana:kappa=0.8").settings == {"kappa": 0.8}
+    digests = {read_side(text).digest for text in ("adana", "adana:kappa=0.8", f"{own}:Signs")}
     assert len(digests) == 3
-    before = read_contestant(f"{own}:Signs").digest
+    before = read_side(f"{own}:Signs").digest
     own.write_text(OWN + "\n# changed\n")
-    assert read_contestant(f"{own}:Signs").digest != before
+    assert read_side(f"{own}:Signs").digest != before
 
 
 @pytest.mark.parametrize(
@@ -152,7 +156,7 @@ def test_a_contestant_is_known_by_its_code_and_settings(own):
         (["adamw", "adanna"], "adanna"),
         (["adamw", "adamw"], "same optimizer with the same settings"),
         (["adamw", "adana:kapa=0.8"], "kapa"),
-        (["adamw", "adana", "--track", "imagess"], "unknown problem 'imagess' (did you mean 'images'"),
+        (["adamw", "adana", "--track", "imagess"], "unknown track 'imagess' (did you mean 'images'"),
         (["adamw", "adana", "--budget", "soon"], "--budget soon"),
         (["adamw", "adana", "--alpha", "2"], "alpha"),
         (["adamw", "adana", "--budget", "1runs", "--trials", "1"], "ended before a rate was found"),

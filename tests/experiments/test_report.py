@@ -32,6 +32,14 @@ def test_the_answer_is_the_first_line_and_true(found):
     assert any("Settings tried at each size: adamw 3; adana 3." in sentence for sentence in remarks(found))
 
 
+def test_what_was_not_reached_is_no_saving_and_optimizers_share_a_note(tmp_path):
+    rows = read_ladder(plant(tmp_path, saving=-0.5))
+    found = analyse([row for row in rows if row["params"] < 100_000], n_bootstrap=0)
+    assert answer(found)[0].startswith("adana did not reach adamw's final loss at 2 sizes")
+    (note,) = [each for each in found.notes if "trials at 3 sizes" in each]
+    assert note.startswith("learning-rate law of adamw, adana: ")
+
+
 def test_a_report_has_the_answer_figures_in_two_themes_and_one_table_of_runs(found, tmp_path):
     page = write_report(found, tmp_path / "report")
     text = page.read_text()

@@ -85,9 +85,9 @@ def test_a_new_optimizer_is_one_file(tmp_path, monkeypatch):
     from danalab.optim import build_optimizer, settings_of
 
     name = "log_lion.py:LogLion"
-    assert settings_of(name)["share"].help == "weight of the average in the step."
+    assert settings_of(name)["fast"].help == "weight of the new gradient in the step."
     model = torch.nn.Linear(4, 3)
-    optimizer = build_optimizer(name, model, omega=4.0, horizon=100, share=0.5)
+    optimizer = build_optimizer(name, model, omega=4.0, horizon=100, fast=0.5)
     loss = [0.0, 0.0]
     for step in range(40):
         value = (model(torch.ones(2, 4)) - 1).square().mean()

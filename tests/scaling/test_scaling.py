@@ -15,9 +15,9 @@ from danalab.errors import UserError
 from danalab.hardware import find, peak_flops
 from danalab.models.config import ModelConfig
 from danalab.optim import list_optimizers
-from danalab.optimizer_facts import FACTS
+from danalab.optimizer_facts import FACTS, facts_of
 from danalab.scaling import dimensions, learning_rate, parameter_count, plan
-from danalab.scaling.learning_rate import decay_factor, lr_law
+from danalab.scaling.learning_rate import decay_factor, largest_decay, lr_law
 
 KNOWN = ("adamw", "adamw-decaying-wd", "adana", "dana-mk4", "dana-star", "dana-star-mk4")
 
@@ -158,10 +158,13 @@ def test_every_optimizer_has_a_learning_rate_and_a_decay_rule(arch):
         assert planned.lr_source
 
 
-def test_an_optimizer_at_an_address_takes_adamws_law():
-    law, source = lr_law("enoki", "mine.py:Mine")
-    assert law(1e8) == learning_rate("enoki", "adamw", 1e8)
-    assert source.endswith("used for mine.py:Mine; no rate of its own is known")
+def test_an_optimizer_at_an_address_shows_its_own_rate_and_decay():
+    law, source = lr_law("enoki", "torch.optim:Adagrad")
+    assert law(1e8) == 1e-2
+    assert source.endswith("not fitted (its own default)")
+    assert facts_of("torch.optim:Adagrad").decay == "coupled"
+    assert facts_of("danalab.optim:ADana").decay == "independent"
+    assert largest_decay("danalab.optim:ADana") == 2
 
 
 def test_facts_are_of_the_optimizers_that_there_are():

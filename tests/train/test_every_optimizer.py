@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,6 +85,17 @@ def test_it_learns_and_a_run_in_two_parts_is_bitwise_the_run_in_one(tiny, tmp_pa
             assert row.get(key) == at[row["step"]].get(key), (row["step"], key)
     pairs = zip(whole.load_model().model.parameters(), parts.load_model().model.parameters(), strict=True)
     assert all(torch.equal(p, q) for p, q in pairs)
+
+
+def test_the_pages_own_optimizer_learns_at_the_rate_and_decay_of_its_class(tiny, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "extend.md").read_text()
+    file = tmp_path / "log_lion.py"
+    file.write_text(page.partition("<!-- file: log_lion.py -->\n```python\n")[2].partition("```")[0])
+    run = open_run(train(tiny(opt=f"{file}:LogLion", lr=None, iterations=40, log_interval=1)))
+    made = run.config["config"]
+    assert (made["lr"], made["weight_decay"], made["wd_ts"], made["decay_bound"]) == (1e-3, 1.0, 4, 1.0)
+    losses = [row["train/loss"] for row in run.metrics()]
+    assert sum(losses[-3:]) / 3 < losses[0] - 0.1
 
 
 @pytest.mark.sample(3)

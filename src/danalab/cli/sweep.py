@@ -29,7 +29,7 @@ class Flags(SweepFlags):
 def run(flags: Flags) -> Answer:
     """Train every run of a grid that is not finished; failures are listed at the end and do not stop the others."""
     from danalab.cli._shared.run_tables import show_plan, show_rows
-    from danalab.experiments.cells import expand, parse_assignments, parse_fixed, read_grid
+    from danalab.experiments.cells import check_optimizers, expand, parse_assignments, parse_fixed, read_grid
     from danalab.experiments.runs import (
         FIRST,
         Queued,
@@ -49,6 +49,8 @@ def run(flags: Flags) -> Answer:
         if flags.dry_run:
             cells = [at_multiplier(cell, m) for cell in cells for m in FIRST] if flags.find_lr else cells
             return show_plan(flags, runner, cells, [cell.name for cell in cells])
+        runner.check(cells)
+        check_optimizers(cells)
         try:
             if flags.find_lr:
                 find_rates(cells, runner)

@@ -111,12 +111,17 @@ class Analysis:
         )
 
     @contextlib.contextmanager
-    def noting(self, what: str) -> Iterator[None]:
-        """Turn an error into a note."""
+    def noting(self, what: str, opt: str = "") -> Iterator[None]:
+        """Turn an error into a note on `what` (of an optimizer: those with the same error share one)."""
         try:
             yield
         except UserError as error:
-            self.notes.append(f"{what}: {error}")
+            ending = f": {error}"
+            for i, note in enumerate(self.notes):
+                if opt and note.startswith(what) and note.endswith(ending):
+                    self.notes[i] = f"{note.removesuffix(ending)}, {opt}{ending}"
+                    return
+            self.notes.append(f"{what}{opt}{ending}")
 
 
 def analyse(
@@ -151,16 +156,14 @@ def analyse(
     found = Analysis(base, convention, rows, tune(rows, convention))
     found.notes.extend(_notes(found))
     for opt in found.opts:
-        with found.noting(f"learning-rate law of {opt}"):
+        with found.noting("learning-rate law of ", opt):
             # One rate at a size does not determine the best one.
             flat = [row for each in found.at(opt) if len(each.rates) > 1 for row in each.rate_trials]
             trials = ([row[key] for row in flat] for key in ("non_emb_params", "lr", "final_loss"))
             law_of_rate = fit_lr_law(*trials, n_bootstrap=n_bootstrap, seed=seed)
-            if law_of_rate.n_sizes <= LEAST_SIZES:
-                found.notes.append(
-                    f"learning-rate law of {opt}: {law_of_rate.n_sizes} sizes give no interval; it needs 4"
-                )
             found.lr_laws[opt] = law_of_rate
+            if law_of_rate.n_sizes <= LEAST_SIZES:
+                raise UserError(f"{law_of_rate.n_sizes} sizes give no interval; it needs 4")
     redraws = {opt: Redraw([Trials.of(each) for each in found.at(opt)]) for opt in found.opts}
     horizon = analyse_horizons(found.tuned, redraws, base, n_bootstrap=n_bootstrap, seed=seed)
     if horizon is not None:
@@ -216,7 +219,7 @@ def _loss_laws(
         x: Any = np.array([each.flops for each, _ in runs])
         if law == "chinchilla":
             x = (np.array([each.params for each, _ in runs]), np.array([each.tokens for each, _ in runs]))
-        with found.noting(f"loss law of {opt}"):
+        with found.noting("loss law of ", opt):
             LossPoints.of(law, x, loss)  # refuses too few
             points[opt] = x, loss
     known = all(redraws[opt].freedom for opt in points)

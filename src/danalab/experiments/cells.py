@@ -101,9 +101,8 @@ def check_optimizers(cells: Sequence[Cell]) -> None:
         )
         if key not in checked:
             checked.add(key)
-            spec = resolved(cell.config(Path(cell.name)))
             try:
-                OptimizerDriver.build(spec, model)
+                OptimizerDriver.build(resolved(cell.config(Path(cell.name))), model)
             except UserError as error:
                 raise UserError(f"run {cell.name}: {error}") from error
 

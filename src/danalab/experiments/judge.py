@@ -52,11 +52,13 @@ LEAST_PAIRS, MOST_PAIRS = 3, 1000
 LARGEST_RATIO = 1e12  # of t^2 / (n - 1), for differences that are all equal
 OUTLIER = 7.5
 """Median distances from the median: 5 standard deviations if normal."""
+LEARNED = 0.98
+"""Share of the first loss above which the last is called not learned."""
 BETTER, WORSE, EQUAL, UNDECIDED = "better", "worse", "no difference", "undecided"
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Side:
     """One side of a judgement."""
 
     label: str
@@ -66,8 +68,8 @@ class Contestant:
     """Of what determines its runs: code of one's own, or the package's version; settings."""
 
 
-def read_contestant(text: str) -> Contestant:
-    """The contestant of `NAME:SETTING=VALUE,...`; UserError: no such optimizer or setting."""
+def read_side(text: str) -> Side:
+    """The side of `NAME:SETTING=VALUE,...`; UserError: no such optimizer or setting."""
     opt, settings = text, {}
     head, colon, tail = text.rpartition(":")
     if colon and "=" in tail:
@@ -75,14 +77,14 @@ def read_contestant(text: str) -> Contestant:
         for word in tail.split(","):
             name, equals, value = word.partition("=")
             if not equals:
-                raise UserError(f"contestant '{text}': '{word}' is no setting; write NAME:SETTING=VALUE,...")
+                raise UserError(f"'{text}': '{word}' is no setting; write NAME:SETTING=VALUE,...")
             settings[name.strip().replace("-", "_")] = plain_value(value)
     model = get_problem("images").make(0).model
     build_optimizer(opt, model, **settings)  # refuses what there is not
     code = source_digest(opt) if ":" in opt else f"danalab {__version__}"
     values = {name: comparable(name, value) for name, value in settings.items()}
     what = json.dumps([code, comparable("opt", opt), values], sort_keys=True)
-    return Contestant(text, opt, settings, hashlib.sha256(what.encode()).hexdigest()[:16])
+    return Side(text, opt, settings, hashlib.sha256(what.encode()).hexdigest()[:16])
 
 
 # ---- the test ----
@@ -145,7 +147,7 @@ class Verdict:
     favouring: int
     """Pairs in which the contender's loss is lower."""
     saved: float | None
-    """Share of the baseline's steps that the contender needs less for its final loss."""
+    """Share of the baseline's steps that the contender needs less for its final loss; None: it never had that."""
     rates: tuple[float, float]
     """Peak learning rates of baseline and contender."""
     runs: int
@@ -158,13 +160,13 @@ class Verdict:
         first = f"{self.contender} vs {self.baseline} on {self.track}: {self.decision.upper()}"
         if self.effect is None:
             return [f"{first} (no pair of runs ended within the budget)"]
-        saved = "" if self.saved is None else f"; steps saved {self.saved:.0%}"
+        saved = "-" if self.saved is None else f"{self.saved:.0%}"
         known = "not known yet" if self.low is None else f"[{self.low:+.4f}, {self.high:+.4f}]"
         lines = [
             first + (" (budget used up)" if self.decision == UNDECIDED else ""),
             f"  loss difference {self.effect:+.4f} {self.unit}",
             f"  {1 - self.alpha:.0%} interval {known}, valid at any time if differences are roughly normal",
-            f"  {self.favouring} of {self.pairs} seeds favour {self.contender}{saved}",
+            f"  {self.favouring} of {self.pairs} seeds favour {self.contender}; steps saved {saved}",
             f"  {self.runs} runs, {self.seconds:.0f} s; learning rates {self.rates[0]:.3g} and {self.rates[1]:.3g}",
         ]
         lines += [f"  warning: {self.warning}"] if self.warning else []
@@ -174,14 +176,14 @@ class Verdict:
 def judge(config: JudgeConfig, report: Callable[[str], None] = lambda line: None) -> Verdict:
     """The verdict on the contender, from the ledger or made now.
 
-    UserError: unknown contestants or track, numbers out of range, or a side that has no finite loss at any rate.
+    UserError: an unknown optimizer or track, numbers out of range, or a side that has no finite loss at any rate.
     """
-    track = get_problem(config.track if config.data is None else OWN_DATA + config.data, config.steps)
-    sides = (read_contestant(config.baseline), read_contestant(config.contender))
+    track = get_problem(
+        config.track if config.data is None else OWN_DATA + config.data, config.steps, "track"
+    )
+    sides = (read_side(config.baseline), read_side(config.contender))
     if sides[0].digest == sides[1].digest:
-        raise UserError(
-            f"contestant '{sides[1].label}': is the same optimizer with the same settings as the baseline"
-        )
+        raise UserError(f"'{sides[1].label}' is the same optimizer with the same settings as the baseline")
     question = {
         "track": track.name,
         "steps": track.steps,
@@ -214,18 +216,19 @@ class _Judgement:
         self,
         config: JudgeConfig,
         track: SmallProblem,
-        sides: tuple[Contestant, Contestant],
+        sides: tuple[Side, Side],
         pool: ProcessPoolExecutor,
         report: Callable[[str], None],
     ):
         self._config, self._track, self._sides, self._pool, self._report = config, track, sides, pool, report
-        self._began, self._made = time.monotonic(), 0
+        self._began, self._made, self._warnings = time.monotonic(), 0, list[str]()
         rows = _read_lines(config.ledger / "runs.jsonl")
         self._known: dict[str, dict[str, Any]] = {row["run"]: row for row in rows if "run" in row}
 
     def verdict(self) -> Verdict:
         baseline, contender = self._sides
         differences: list[float] = []
+        shares: list[list[float]] = []  # of the first loss
         pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
         rates = (math.nan, math.nan)
         try:
@@ -234,6 +237,7 @@ class _Judgement:
                 start = base["losses"][0]  # a run without a loss counts with the loss that both began with
                 losses = [start if run["loss"] is None else run["loss"] for run in (base, other)]
                 pairs.append((base, other))
+                shares.append([loss / start for loss in losses])
                 differences.append(losses[1] - losses[0])
                 low, high = interval(differences, self._config.alpha)
                 now = f"mean {fmean(differences):+.4f} [{low:+.4f}, {high:+.4f}]"
@@ -246,6 +250,9 @@ class _Judgement:
             if math.isnan(rates[0]):
                 raise UserError(f"--budget {self._config.budget}: ended before a rate was found") from None
         low, high = interval(differences, self._config.alpha)
+        for side, own in zip(self._sides, zip(*shares, strict=True), strict=False):
+            if min(own) > LEARNED:
+                self._warnings.append(f"{side.label} did not learn: its loss stays where it began")
         return Verdict(
             contender.label,
             baseline.label,
@@ -263,7 +270,7 @@ class _Judgement:
             rates,
             self._made,
             time.monotonic() - self._began,
-            warning_of(differences),
+            "; ".join(filter(None, [*self._warnings, warning_of(differences)])),
         )
 
     def _pairs(self, rates: tuple[float, float]) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
@@ -289,8 +296,11 @@ class _Judgement:
         for side, start, losses in zip(self._sides, starts, tried, strict=True):
             exponent = min(losses, key=losses.__getitem__)
             if math.isinf(losses[exponent]):
-                raise UserError(f"contestant '{side.label}' has no finite loss at any of {len(losses)} rates")
+                raise UserError(f"'{side.label}' has no finite loss at any of {len(losses)} rates")
             best.append(start * SPACING**exponent)
+            if exponent in (min(losses), max(losses)):
+                words = "the best rate is an outermost one tried; give more --trials"
+                self._warnings.append(f"{side.label}: {words}")
         self._report(f"rates: {self._sides[0].label} {best[0]:.3g}, {self._sides[1].label} {best[1]:.3g}")
         return best[0], best[1]
 
@@ -312,12 +322,10 @@ class _Judgement:
             try:
                 made: ProblemRun | str = future.result()
             except BrokenExecutor:
-                raise UserError(
-                    f"contestant '{label}': a worker process died; rerun the command to resume"
-                ) from None
-            row: dict[str, Any] = {"run": keys[place], "contestant": label}
+                raise UserError(f"'{label}': a worker process died; rerun the command to resume") from None
+            row: dict[str, Any] = {"run": keys[place], "optimizer": label}
             if isinstance(made, str):
-                raise UserError(f"contestant '{label}': {made}")
+                raise UserError(f"'{label}': {made}")
             row |= {"loss": finite(made.loss), "steps": made.steps, "losses": finite(made.losses)}
             self._known[keys[place]] = row
             self._made += 1
@@ -336,14 +344,15 @@ def _make_run(
 
 
 def _steps_saved(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> float | None:
-    """Share of the baseline's steps that the contender saves at equal loss; None where a run has no loss."""
+    """Share of the baseline's steps that the contender saves at equal loss; None where it never has the baseline's."""
     if not pairs or any(run["loss"] is None for pair in pairs for run in pair):
         return None
     base, other = (
         ([run["steps"][1:] for run in side], [run["losses"][1:] for run in side])
         for side in zip(*pairs, strict=True)
     )
-    return compute_saved(*base, *other, n_bootstrap=0).saved
+    found = compute_saved(*base, *other, n_bootstrap=0)
+    return found.saved if found.is_reached else None
 
 
 # ---- the ledger ----

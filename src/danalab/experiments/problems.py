@@ -259,7 +259,7 @@ PROBLEMS = {
 OWN_DATA = "data:"  # prefix of nanogpt's model on a data set of one's own
 
 
-def get_problem(name: str, steps: int | None = None) -> SmallProblem:
+def get_problem(name: str, steps: int | None = None, kind: str = "problem") -> SmallProblem:
     """The problem of that name, or of `data:PATH` (UserError: unknown); `steps`: of its runs, default its own."""
     if name.startswith(OWN_DATA):
         path = name.removeprefix(OWN_DATA)
@@ -269,5 +269,5 @@ def get_problem(name: str, steps: int | None = None) -> SmallProblem:
     elif name in PROBLEMS:
         found = PROBLEMS[name]
     else:
-        raise UserError(f"unknown problem '{name}'{nearest(name, PROBLEMS)}; known: {', '.join(PROBLEMS)}")
+        raise UserError(f"unknown {kind} '{name}'{nearest(name, PROBLEMS)}; known: {', '.join(PROBLEMS)}")
     return replace(found, steps=steps or found.steps)

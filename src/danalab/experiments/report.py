@@ -79,9 +79,14 @@ def answer(found: Analysis) -> list[str]:
         values = [each.saved for each in compared.values()]
         mean, gain = sum(values) / len(values), found.gains.get(opt)
         reached = sum(each.is_reached for each in compared.values())
-        words = f"{opt} saves {share(mean, 0)} of {found.baseline}'s compute at equal loss (mean of {len(values)} "
-        words += f"size{'s' * (len(values) != 1)}, {share(min(values), 0)} to {share(max(values), 0)}"
-        words += f"; {found.baseline}'s final loss reached at {reached})"
+        sizes = f"{len(values)} size{'s' * (len(values) != 1)}"
+        words = f"{opt} did not reach {found.baseline}'s final loss at {sizes}"
+        if reached:
+            words = (
+                f"{opt} saves {share(mean, 0)} of {found.baseline}'s compute at equal loss (mean of {sizes}"
+            )
+            words += f", {share(min(values), 0)} to {share(max(values), 0)}"
+            words += f"; {found.baseline}'s final loss reached at {reached})"
         if gain is not None and gain.mean is not None:
             words += f"; by the fitted laws {share(gain.mean, 0)}"
             words += "" if gain.interval is None else f" ({interval_words(gain.interval)})"

@@ -33,7 +33,7 @@ class JudgeConfig(Section, JsonFlags):
         help="Optimizer: NAME, NAME:SETTING=VALUE,..., FILE.py:NAME or module:NAME."
     )
     contender: Positional[PathText] = setting(help="The optimizer that may be better.")
-    track: str = setting("char", "Problem: char, language, images, nanogpt, quadratic or matrix.")
+    track: str = setting("char", "Track: char, language, images, nanogpt, quadratic or matrix.")
     data: PathText | None = setting(
         None, "Data set of your own instead of a track; nanogpt's model is trained on it."
     )

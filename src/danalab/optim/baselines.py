@@ -52,8 +52,16 @@ def adamw(
             or p.is_contiguous(memory_format=_CHANNELS_LAST.get(p.ndim, torch.contiguous_format))
             for p in tensors_in(groups)
         )
-    settings: dict[str, Any] = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
-    return torch.optim.AdamW(groups, lr=lr, maximize=maximize, fused=fused, **settings)
+    return torch.optim.AdamW(
+        groups,
+        lr=lr,
+        betas=betas,
+        eps=eps,
+        weight_decay=weight_decay,
+        amsgrad=amsgrad,
+        maximize=maximize,
+        fused=fused,
+    )
 
 
 def sgd(
@@ -76,8 +84,15 @@ def sgd(
         weight_decay: weight decay, added to the gradient.
         maximize: ascend in place of descending.
     """
-    settings: dict[str, Any] = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
-    return torch.optim.SGD(params, lr=lr, weight_decay=weight_decay, maximize=maximize, **settings)
+    return torch.optim.SGD(
+        params,
+        lr=lr,
+        momentum=momentum,
+        dampening=dampening,
+        nesterov=nesterov,
+        weight_decay=weight_decay,
+        maximize=maximize,
+    )
 
 
 def adafactor(
@@ -99,8 +114,9 @@ def adafactor(
         maximize: ascend in place of descending.
     """
     groups = whole_only("adafactor", params)
-    settings: dict[str, Any] = {"beta2_decay": beta2_decay, "d": d, "maximize": maximize}
-    return torch.optim.Adafactor(groups, lr=lr, weight_decay=weight_decay, **settings)
+    return torch.optim.Adafactor(
+        groups, lr=lr, beta2_decay=beta2_decay, d=d, weight_decay=weight_decay, maximize=maximize
+    )
 
 
 # ---- pytorch-optimizer's ----
@@ -161,17 +177,17 @@ def soap(
         eps: added to the root of the second moment.
         weight_decay: weight decay, times the learning rate.
     """
-    settings: dict[str, Any] = {
-        "betas": betas,
-        "shampoo_beta": shampoo_beta,
-        "eps": eps,
-        "weight_decay": weight_decay,
-    }
-    settings |= {
-        "precondition_frequency": precondition_frequency,
-        "max_precondition_dim": max_precondition_dim,
-    }
-    return library("SOAP", whole_only("soap", params), lr=lr, **settings)
+    return library(
+        "SOAP",
+        whole_only("soap", params),
+        lr=lr,
+        betas=betas,
+        shampoo_beta=shampoo_beta,
+        precondition_frequency=precondition_frequency,
+        max_precondition_dim=max_precondition_dim,
+        eps=eps,
+        weight_decay=weight_decay,
+    )
 
 
 def lion(
@@ -213,13 +229,19 @@ def prodigy(
         eps: added to the root of the second moment.
         weight_decay: weight decay, times the learning rate.
     """
-    settings: dict[str, Any] = {"betas": betas, "beta3": beta3, "d0": d0, "d_coef": d_coef, "eps": eps}
-    settings |= {
-        "bias_correction": bias_correction,
-        "safeguard_warmup": safeguard_warmup,
-        "weight_decay": weight_decay,
-    }
-    return library("Prodigy", whole_only("prodigy", params), lr=lr, **settings)
+    return library(
+        "Prodigy",
+        whole_only("prodigy", params),
+        lr=lr,
+        betas=betas,
+        beta3=beta3,
+        d0=d0,
+        d_coef=d_coef,
+        bias_correction=bias_correction,
+        safeguard_warmup=safeguard_warmup,
+        eps=eps,
+        weight_decay=weight_decay,
+    )
 
 
 def adopt(
@@ -240,8 +262,9 @@ def adopt(
         eps: least root of the second moment.
         weight_decay: weight decay, times the learning rate.
     """
-    settings: dict[str, Any] = {"betas": betas, "eps": eps, "weight_decay": weight_decay}
-    return library("ADOPT", params, lr=lr, clip_lambda=fourth_root, **settings)
+    return library(
+        "ADOPT", params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, clip_lambda=fourth_root
+    )
 
 
 def fourth_root(step: float) -> float:
@@ -269,9 +292,18 @@ def mars(
         eps: added to the root of the second moment.
         weight_decay: weight decay of matrices, times the learning rate.
     """
-    settings: dict[str, Any] = {"betas": betas, "gamma": gamma, "mars_type": mars_type, "eps": eps}
-    settings |= {"weight_decay": weight_decay, "lr_1d": lr, "weight_decay_1d": 0.0}
-    return library("MARS", whole_only("mars", params), lr=lr, **settings)
+    return library(
+        "MARS",
+        whole_only("mars", params),
+        lr=lr,
+        betas=betas,
+        gamma=gamma,
+        mars_type=mars_type,
+        eps=eps,
+        weight_decay=weight_decay,
+        lr_1d=lr,
+        weight_decay_1d=0.0,
+    )
 
 
 def lamb(
@@ -315,8 +347,16 @@ def sf_adamw(
         eps: added to the root of the second moment.
         weight_decay: weight decay, times the learning rate.
     """
-    settings: dict[str, Any] = {"betas": betas, "r": r, "weight_lr_power": weight_lr_power, "eps": eps}
-    return schedule_free("ScheduleFreeAdamW", params, lr=lr, weight_decay=weight_decay, **settings)
+    return schedule_free(
+        "ScheduleFreeAdamW",
+        params,
+        lr=lr,
+        betas=betas,
+        r=r,
+        weight_lr_power=weight_lr_power,
+        eps=eps,
+        weight_decay=weight_decay,
+    )
 
 
 def sf_sgd(
@@ -339,8 +379,15 @@ def sf_sgd(
         weight_lr_power: weights count as (largest lr so far)^this in the average.
         weight_decay: weight decay, times the learning rate.
     """
-    settings: dict[str, Any] = {"momentum": momentum, "r": r, "weight_lr_power": weight_lr_power}
-    return schedule_free("ScheduleFreeSGD", params, lr=lr, weight_decay=weight_decay, **settings)
+    return schedule_free(
+        "ScheduleFreeSGD",
+        params,
+        lr=lr,
+        momentum=momentum,
+        r=r,
+        weight_lr_power=weight_lr_power,
+        weight_decay=weight_decay,
+    )
 
 
 def schedule_free(name: str, params: Any, **settings: Any) -> torch.optim.Optimizer:

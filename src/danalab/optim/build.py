@@ -63,6 +63,7 @@ OPTIMIZERS: dict[str, Build | str] = {
 library."""
 
 ALIASES = {"sophiag": "sophia"}
+_DECAY = {"weight_decay", "wd_ts", "omega", "horizon"}  # settings of independent weight decay
 
 
 def list_optimizers() -> list[str]:
@@ -73,8 +74,12 @@ def list_optimizers() -> list[str]:
 def find_optimizer(name: str) -> Build:
     """The class or function of an optimizer. UserError: unknown name, or nothing at the address."""
     found = lookup(OPTIMIZERS, ALIASES.get(name.lower(), name), "optimizer", own=True)
-    if "lr" not in inspect.signature(found).parameters:
+    takes = inspect.signature(found).parameters
+    if "lr" not in takes:
         raise UserError(f"optimizer '{name}' takes no lr; it must be callable as NAME(params, lr=...)")
+    lacks = ", ".join(sorted(_DECAY - takes.keys()))
+    if lacks and getattr(found, "decay_bound", None) is not None:
+        raise UserError(f"optimizer '{name}' has decay_bound, but takes no {lacks}")
     return found
 
 
@@ -102,11 +107,7 @@ def build_optimizer(
         if horizon is None or settings.get("weight_decay"):
             raise UserError(f"optimizer '{name}': omega needs horizon, and no weight_decay beside it")
         settings["weight_decay"] = min(omega / (rate * horizon), 1.0) if rate else 0.0
-    unknown = next((setting for setting in settings if setting not in known), None)
-    if unknown is not None:
-        raise UserError(
-            f"optimizer '{name}' has no setting '{unknown}'{nearest(unknown, known)}; it has: {', '.join(known)}"
-        )
+    settings = read_settings(name, settings)
     params: Any = model_or_params
     if isinstance(params, nn.Module) and not (isinstance(build, type) and issubclass(build, Optimizer)):
         params = decay_groups(params)
@@ -157,7 +158,8 @@ def arguments_in(docstring: str) -> dict[str, str]:
 
 
 def read_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Values for `build_optimizer` from names of any spelling and values or text, as of `--set kappa=0.8`."""
+    """Settings by their own names and as values, from names of any spelling and values or text, as of
+    `--set kappa=0.8`. UserError: an unknown one, or a value out of range."""
     known = settings_of(name)
     values = {}
     for spelled, value in given.items():

@@ -136,7 +136,8 @@ _NEAREST = {
 
 def largest_decay(opt: str) -> float:
     """The bound of an automatic weight decay, times the peak learning rate; see `danalab.optimizer_facts`."""
-    return LOG_TIME_DECAY_BOUND if facts_of(opt).log_time else DECAY_BOUND
+    facts = facts_of(opt)
+    return facts.decay_bound or (LOG_TIME_DECAY_BOUND if facts.log_time else DECAY_BOUND)
 
 
 def fitted_row(arch: str, opt: str) -> tuple[str, str]:
