@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import pytest
 import torch
 
 from danalab.data import open_dataset
+from danalab.models import build_model
+from danalab.train.checkpoint import tensors
 from danalab.train.config.resolve import resolve
 from danalab.train.job import build_trainer
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
+from danalab.train.run.resume import ResumePoint
 from danalab.train.stage import BatchSource, Consumption, Stage
 from danalab.train.step.loss import CrossEntropy, Loss, LossTerms, TrainingBatch
 
@@ -157,3 +161,44 @@ def test_weights_of_targets_are_repetitions_and_a_weight_of_0_is_no_target(tiny,
     twice[1] = 2.0
     repeated = TrainingBatch(torch.cat([inputs, inputs[1:]]), torch.cat([targets, targets[1:]]))
     check(terms(TrainingBatch(inputs, targets, twice)).loss, terms(repeated).loss)
+
+
+class Told:
+    """An evaluator whose losses are given by step."""
+
+    def __init__(self, **losses):
+        self.losses = {int(name[1:]): loss for name, loss in losses.items()}
+
+    def evaluate(self, model, step, should_stop, *, final):
+        return {"val/loss": 9.0 if final else self.losses[step]}
+
+
+def best_of(trainer):
+    summary = json.loads((trainer.logbook.metrics_file.parent / "summary.json").read_text())
+    model = build_model(trainer.spec.model)
+    tensors.read(trainer.saver.store.folder / "best", model)
+    return summary["status"], summary["step"], summary["best_step"], summary["best_loss"], model.state_dict()
+
+
+def test_the_best_evaluation_is_kept_through_a_restart(tiny, tmp_path):
+    losses = Told(_2=3.0, _4=1.5, _6=float("nan"), _8=2.0)
+    trainer = make(tiny, OnPolicy(), [losses], keep_best=True, eval_interval=2, iterations_to_run=5)
+    assert trainer.fit() == "stopped"
+    again = make(tiny, OnPolicy(), [losses], keep_best=True, eval_interval=2)
+    ResumePoint([again.saver.store.path(5)], own=True).load(again)
+    assert again.fit() == "finished"
+    *end, weights = best_of(again)
+    assert end == ["finished", 8, 4, 1.5]
+    assert again.saver.store.steps() == [4, 5, 8]
+    untouched = make(tiny, OnPolicy(), run_dir=tmp_path / "short", iterations_to_run=4)
+    untouched.fit()
+    assert all(torch.equal(value, weights[name]) for name, value in untouched.model.state_dict().items())
+
+
+def test_patience_ends_a_run_that_gets_no_better(tiny, caplog):
+    losses = Told(_1=3.0, _2=2.0, _3=2.5, _4=2.0, _5=1.0, _6=0.0)
+    trainer = make(tiny, OnPolicy(), [losses], patience=2, eval_interval=1)
+    with caplog.at_level("INFO"):
+        assert trainer.fit() == "finished"
+    assert best_of(trainer)[:4] == ("finished", 4, 2, 2.0)
+    assert "2 evaluations without a better one than that of step 2: the run ends" in caplog.text

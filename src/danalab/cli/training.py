@@ -97,6 +97,8 @@ def ending(summary: dict[str, Any], folder: Path) -> str:
     if summary.get("tokens_per_second"):
         words.append(f"{summary['tokens_per_second']:,.0f} tok/s")
     status, lines = summary.get("status"), [", ".join(words)]
+    if (best := summary.get("best_step")) and best != summary.get("step"):
+        lines.append(f"best evaluation: val loss {summary['best_loss']:.4f} at step {best}")
     if summary.get("diverged"):
         lines.append("warning: the run diverged (loss worse than random guessing); try a smaller --lr")
     goes_on = "; the same command continues it" if status in ("interrupted", "stopped") else ""

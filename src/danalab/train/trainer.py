@@ -235,6 +235,16 @@ class Trainer:
             return "finished"
         if self._is_stopped():
             return "interrupted"
+        if self.spec.patience and self.logbook.since_best >= self.spec.patience:
+            if self.world.is_main:
+                best = self.logbook.best_step
+                log.info(
+                    "step %d: %d evaluations without a better one than that of step %d: the run ends",
+                    self.step,
+                    self.logbook.since_best,
+                    best,
+                )
+            return "finished"
         limit = self.spec.iterations_to_run
         return "stopped" if limit is not None and self.step - self._first_step >= limit else None
 
@@ -269,7 +279,10 @@ class Trainer:
     def _finish_pending_row(self) -> None:
         """Evaluate and write the row that waits for it; a stop during the evaluation leaves it to the next job."""
         if self.logbook.pending is not None and self._evaluate(final=False):
+            is_best = self.logbook.is_best()
             self.logbook.write_pending()
+            if is_best and (self.spec.keep_best or self.spec.patience):
+                self.time.interval["save_wait"] += self.save(best=True)
 
     def _evaluate(self, *, final: bool) -> bool:
         """Evaluate, for the row that waits or for the summary; False where a stop came first."""
@@ -297,8 +310,8 @@ class Trainer:
 
     # ---- checkpoints ----
 
-    def save(self, *, wait: bool = False) -> float:
-        """Checkpoint this step; the seconds training stood still.
+    def save(self, *, wait: bool = False, best: bool = False) -> float:
+        """Checkpoint this step, as the best one too; the seconds training stood still.
 
         NonFiniteError, nothing saved: weights are not finite.
         """
@@ -310,7 +323,7 @@ class Trainer:
             if self.average is not None:
                 state["average"], meta["average"] = self.average.stored(), self.average.state_dict()
             return self.saver.save(
-                self.step, self.strategy.stored(state), meta, before=self._sync_rows, wait=wait
+                self.step, self.strategy.stored(state), meta, before=self._sync_rows, best=best, wait=wait
             )
 
     def _add_loss(self) -> None:

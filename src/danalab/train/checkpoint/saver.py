@@ -79,9 +79,10 @@ class Saver:
         meta: dict[str, Any],
         *,
         before: Callable[[], None] = lambda: None,
+        best: bool = False,
         wait: bool = False,
     ) -> float:
-        """Save a nested `state`; returns the seconds that the caller was blocked.
+        """Save a nested `state`, as the `best` too; returns the seconds that the caller was blocked.
 
         UserError: with `wait`, the save failed.
 
@@ -96,7 +97,9 @@ class Saver:
             gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
             self._step, self._is_reported = step, False
             blocked = time.perf_counter() - start
-            self._job = self._pool.submit(self._run, step, copied, meta, before, blocked, gpu)
+            self._job = self._pool.submit(self._run, step, copied, meta, before, best, blocked, gpu)
+        elif best and step == self.committed and self._world.is_main:
+            self.store.name_best(step)
         if wait:
             self.drain()
         elif not self._asynchronous:
@@ -148,6 +151,7 @@ class Saver:
         state: dict[str, Any],
         meta: dict[str, Any],
         before: Callable[[], None],
+        best: bool,
         blocked: float,
         gpu: int | None,
     ) -> None:
@@ -171,6 +175,8 @@ class Saver:
         if self._world.is_main:
             seconds = time.perf_counter() - start
             log.info("checkpoint of step %d: %.2f s, training waited %.3f s", step, seconds, blocked)
+            if best:
+                self.store.name_best(step)
             self.store.prune(step, self._keep_last, self._keep_every, self._keep_steps)
 
     def _write(self, state: Mapping[str, Any], target: Path) -> None:

@@ -136,6 +136,17 @@ class CheckpointStore:
                 log.warning("old checkpoint %s could not be deleted: %s", self.path(step), error)
         return gone
 
+    def name_best(self, step: int) -> None:
+        """Link `best` to the checkpoint, which keeps it; where links cannot be made, a warning."""
+        temporary = self.folder / ".best.new"
+        try:
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(self.path(step).name)
+            temporary.replace(self.folder / "best")
+            fsync_path(self.folder)
+        except OSError as error:
+            log.warning("checkpoint of step %d could not be named best: %s", step, error)
+
     def names(self) -> dict[str, int]:
         """Names of checkpoints -> their steps."""
         steps = {}

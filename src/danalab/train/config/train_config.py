@@ -593,6 +593,9 @@ class RunSettings(OptimSettings):
     keep_steps: tuple[Count, ...] = setting(
         (), "Write and keep checkpoints at these steps: 1000 5000.", kind="execution"
     )
+    keep_best: bool = setting(
+        False, "Also keep the weights of the best evaluation, in checkpoints/best.", kind="execution"
+    )
     local_ckpt_dir: Path | None = setting(
         None,
         "Folder on this machine's disk where checkpoints are written before they are moved; default $SLURM_TMPDIR.",
@@ -619,6 +622,11 @@ class RunSettings(OptimSettings):
     final_eval_batches: Auto[Natural] = setting(
         None,
         "Size of the last evaluation, likewise; default half as many sequences as the run trains on.",
+        kind="execution",
+    )
+    patience: Count | None = setting(
+        None,
+        "End the run after this number of evaluations without a new best; keeps the best, as --keep-best does.",
         kind="execution",
     )
     ema: Annotated[float, Gt(0), Lt(1)] | None = setting(

@@ -43,6 +43,8 @@ class Logbook:
         self._metrics: MetricsFile | None = None
         self.latest: dict[str, Any] = {}
         """Last known losses, for the summary."""
+        self.best_loss, self.best_step, self.since_best = math.inf, 0, 0
+        """The best val/loss, its step, and the evaluations since."""
         self.pending: dict[str, Any] | None = None
         """The row that is not written yet. Where a stop interrupts its evaluation, the next job completes it."""
 
@@ -95,6 +97,15 @@ class Logbook:
         if self.pending is not None:
             self.pending |= metrics
 
+    def is_best(self) -> bool:
+        """Whether the evaluation of the pending row is the best so far."""
+        if self.pending is None or "val/loss" not in self.pending:
+            return False
+        loss, self.since_best = self.pending["val/loss"], self.since_best + 1
+        if loss < self.best_loss:
+            self.best_loss, self.best_step, self.since_best = loss, self.pending["step"], 0
+        return self.since_best == 0
+
     def add_loss(self, loss: float) -> None:
         """The training loss of the last step, for the summary; one that is not finite does not replace it."""
         if math.isfinite(loss):
@@ -120,6 +131,7 @@ class Logbook:
             "step": step,
             "iterations": self._spec.last_step,
             **self.latest,
+            **({"best_step": self.best_step, "best_loss": self.best_loss} if self.best_step else {}),
             "tokens": tokens,
             "params": self._spec.model.exact_params,
             "flops": float(self._consumption.flops(step)),
@@ -143,10 +155,13 @@ class Logbook:
             "seconds": self.time.seconds,
             "pending_row": self.pending,
             "latest": dict(self.latest),
+            "best": [self.best_loss, self.best_step, self.since_best] if self.best_step else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.time.seconds, self.pending, self.latest = state["seconds"], state["pending_row"], state["latest"]
+        if state["best"] is not None:
+            self.best_loss, self.best_step, self.since_best = state["best"]
 
 
 def _peak_flops(stated: float | None, device: torch.device) -> float | None:
