@@ -158,10 +158,10 @@ def moving() -> None:
     share = arithmetic.saved(0.05, 1.0, 0.15)
     figures = {
         "schedule": (
-            ("step t", "log", "steps; alpha has no unit"),
+            ("step t", "log", "steps"),
             {
-                "momentum window 1 / (1 - beta) [steps]": (steps, [each["memory"] for each in at]),
-                "alpha, weight of the momentum": (steps, [each["alpha"] for each in at]),
+                "ADana's momentum window, 1 / (1 - beta)": (steps, [each["memory"] for each in at]),
+                "AdamW's, 10 steps": ([1, 1e5], [10, 10]),
             },
         ),
         "features": (

@@ -10,7 +10,7 @@ from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.experiments import report
 from danalab.experiments.analysis import analyse
-from danalab.experiments.comparison import compare, limits, read_curve
+from danalab.experiments.comparison import compare, comparison_table, limits, read_curve
 from danalab.experiments.figures import FIGURES
 from danalab.experiments.report import answer, remarks, saved_table, write_report
 from danalab.experiments.rows import pack, read_ladder
@@ -138,6 +138,14 @@ def test_runs_are_compared_with_the_first_adamw(packed):
         compare([curves[0], curves[0]])
     with pytest.raises(UserError, match="--baseline x is not among"):
         compare(curves, "x")
+
+
+def test_nothing_is_saved_against_a_run_that_diverged(packed):
+    adamw, adana = (curves_of(packed, opt)[0] for opt in ("adamw", "adana"))
+    adamw.summary["diverged"] = True
+    rows = compare([adamw, adana])
+    assert rows[1]["compute_saved"] is None
+    assert comparison_table(rows)[1][1][-2:] == ["diverged", "diverged"]
 
 
 def test_a_comparison_writes_a_page_and_its_figures(packed, tmp_path, capsys):

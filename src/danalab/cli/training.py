@@ -22,12 +22,13 @@ def run(flags: TrainConfig | StageFlags) -> Answer | int:
     with StopRequest() as stop:  # before the imports below, which take seconds
         from danalab.train.callbacks.console import log_to_stderr
         from danalab.train.job import run_training
+        from danalab.train.run.folder import RunFolder
         from danalab.train.run.metrics import write_curve
 
         log_to_stderr()
         outcome = run_training(_configuration(flags), stop)
     if outcome.is_main and outcome.summary.get("step"):
-        write_curve(outcome.folder)
+        write_curve(outcome.folder, RunFolder(outcome.folder).read_config()["config"]["vocab_size"])
     if outcome.is_main and flags.json:
         return Answer({**outcome.summary, "run": str(outcome.folder)}, [], outcome.exit_code)
     if outcome.is_main:

@@ -63,7 +63,7 @@ class Advice:
 
     def as_text(self) -> str:
         if not self.sizes:
-            return "too few tokens for one step of any model"
+            return "too few tokens for a model of usual size; docs/your-own-text.md trains a small one"
         largest = self.sizes[-1]
         words = (
             "models for these data"

@@ -91,7 +91,7 @@ def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[Row
 
 def _row(curve: RunCurve, base: RunCurve) -> Row:
     saved: Saved | None = None
-    if curve is not base:
+    if curve is not base and not (_diverged(curve) or _diverged(base)):
         saved = compute_saved(base.compute, base.losses, curve.compute, curve.losses, n_bootstrap=0)
     target = float(smoothed(base.tokens.astype(float), base.losses)[-1])
     tokens = curve.tokens.astype(float)
@@ -107,7 +107,7 @@ def _row(curve: RunCurve, base: RunCurve) -> Row:
         "val_bpb": curve.summary.get("val/bpb"),
         # None: the baseline's last loss was not reached
         "tokens_to_baseline": first_crossing(tokens, smoothed(tokens, curve.losses), target),
-        # of the baseline's FLOPs, those of the optimizers' own products included; None: the baseline itself
+        # of the baseline's FLOPs, those of the optimizers' own products included; None: the baseline, or a diverged run
         "compute_saved": None if saved is None else saved.saved,
         # the crossing lies before the first evaluation: more is saved (where negative, less)
         "is_bound": saved is not None and saved.is_bound,
@@ -116,6 +116,10 @@ def _row(curve: RunCurve, base: RunCurve) -> Row:
         "status": curve.summary.get("status", "unfinished"),
         "is_baseline": curve is base,
     }
+
+
+def _diverged(curve: RunCurve) -> bool:
+    return bool(curve.summary.get("diverged")) or curve.summary.get("status") == "nonfinite"
 
 
 def named_apart(curves: Sequence[RunCurve], folders: Sequence[Path]) -> list[RunCurve]:
@@ -135,13 +139,15 @@ def comparison_table(rows: Sequence[Row]) -> Table:
     """A line for each run."""
     lines = []
     for row in rows:
-        against = ["(baseline)", "(baseline)"]
-        if not row["is_baseline"]:
-            bound = "" if not row["is_bound"] else ">= " if row["compute_saved"] > 0 else "<= "
+        against, saved = ["(baseline)", "(baseline)"], row["compute_saved"]
+        if saved is None and not row["is_baseline"]:
+            against = ["diverged", "diverged"]
+        elif saved is not None:
+            bound = "" if not row["is_bound"] else ">= " if saved > 0 else "<= "
             tokens = (
                 "not reached" if row["tokens_to_baseline"] is None else f"{row['tokens_to_baseline']:,.0f}"
             )
-            against = [tokens, f"{bound}{row['compute_saved']:+.1%}"]
+            against = [tokens, f"{bound}{saved:+.1%}"]
         lines.append(
             [
                 row["run"],
@@ -152,12 +158,10 @@ def comparison_table(rows: Sequence[Row]) -> Table:
                 or_dash(row["val_bpb"], ".4f"),
                 f"{row['tokens']:,}",
                 *against,
-                or_dash(row["seconds"], ".1f"),
-                or_dash(row["tokens_per_second"], ",.0f"),
             ]
         )
     headings = ["run", "optimizer", "parameters", "peak lr", "val loss", "bits/byte", "tokens"]
-    return [*headings, "tokens to baseline's loss", "compute saved", "seconds", "tokens/s"], lines
+    return [*headings, "tokens to baseline's loss", "compute saved"], lines
 
 
 def limits(rows: Sequence[Row]) -> list[str]:

@@ -1,7 +1,11 @@
 """`danalab sft` and `danalab mid`: a run continues on conversations, with pre-training's loss on packed rows.
 
-    JSONL, tasks -> conversations -> ids, mask of the assistant's words -> rows -> cross-entropy of the targets
-    `dataset`       `chat.conversations`                                   `dataset`   `train.pretraining`
+    JSONL, tasks        `chat.dialects`, `chat.tasks`
+    -> conversations    `chat.messages`
+    -> ids, mask        `chat.marks`
+    -> rows             `dataset`
+    -> batches          `data.order.batches`, `train.pretraining`
+    -> cross-entropy    `train.step.loss`
 
 mid    every token is a target      rate constant, then linear to 0 in the last fifth
 sft    the assistant's tokens are   0.8 of the run's rate, no weight decay, linear to 0 in the second half

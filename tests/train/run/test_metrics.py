@@ -109,6 +109,6 @@ def test_a_run_that_ends_worse_than_a_guess_is_marked_as_diverged(tiny):
 def test_a_curve_is_drawn_of_what_there_is(tmp_path):
     rows = [{"step": 1, "tokens": 10, "train/loss": 3.0}, {"step": 2, "tokens": 20, "val/loss": 2.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_curve(tmp_path)
+    write_curve(tmp_path, 256)
     assert (tmp_path / "curve.png").read_bytes()[1:4] == b"PNG"
     assert "<svg" in (tmp_path / "curve.svg").read_text()

@@ -116,8 +116,9 @@ def truncate(path: Path, last_step: int) -> None:
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
-def write_curve(run: Path) -> None:
-    """Draw the losses over tokens into the run's curve.png and curve.svg, where matplotlib is installed."""
+def write_curve(run: Path, vocabulary: int) -> None:
+    """Draw the losses over tokens, up to twice those of chance, into the run's curve.png and curve.svg, where
+    matplotlib is installed."""
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -130,6 +131,7 @@ def write_curve(run: Path) -> None:
         for key, marker in (("train/loss", ""), ("val/loss", "o")):
             points = [(row["tokens"], row[key]) for row in rows if row.get(key) is not None]
             axes.plot([x for x, _ in points], [y for _, y in points], label=key, marker=marker)
+        axes.set_ylim(top=min(axes.get_ylim()[1], 2 * math.log(vocabulary)))
         axes.legend()
         for ending in ("png", "svg"):
             figure.savefig(run / f"curve.{ending}", dpi=160)
