@@ -33,7 +33,7 @@ class Recipe(torch.optim.Optimizer):
     """Groups have a `kind`: matrix (orthogonalised momentum), embedding, head, vector (AdamW or Dana-Star-MK4)."""
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         for group in self.param_groups:
             group["t"] += 1
             for p in group["params"]:

@@ -254,9 +254,9 @@ def test_a_run_folder_with_one_damaged_file_is_read_or_refused(tries, run):
                 damaged = content[:place] + bytes([data.draw(st.integers(0, 255))]) + content[place + 1 :]
             else:
                 target = run / "config.json"
-                part = data.draw(st.sampled_from(["config", "model", "plan", "dataset", "given", None]))
+                part = data.draw(st.sampled_from(["config", "model"]))
                 changed = json.loads(json.dumps(record))
-                place = changed if part is None else changed[part]
+                place = changed[part]
                 place[data.draw(st.sampled_from(sorted(place)))] = data.draw(ENTRIES)
                 damaged = encoded(json.dumps(changed))
             target.unlink() if damaged is None else target.write_bytes(damaged)
