@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from cli.test_fuzz import DAMAGES
+from danalab.cli._shared.model_flags import ModelFlags, stages_of
 from danalab.cli.app import main
+from danalab.errors import UserError
 
 VERBS = {
     "generate": ["--max-new-tokens", "4", "--temperature", "0"],
@@ -175,3 +177,13 @@ def test_a_foreign_or_broken_folder_is_refused_in_one_line(kind, verb, run, tmp_
         (tmp_path / "set").symlink_to(run.parent / "set")
     assert read(verb, copy) == 2
     assert "run" in refusal(capsys)
+
+
+def test_a_speedrun_folder_is_its_last_finished_stage_or_all(tmp_path):
+    for file in ("speedrun.json", "base/config.json", "mid/config.json"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("{}")
+    assert stages_of(tmp_path) == [tmp_path / "base", tmp_path / "mid"]
+    assert stages_of(tmp_path / "mid") == [tmp_path / "mid"]
+    with pytest.raises(UserError, match="mid"):
+        ModelFlags(run=tmp_path).open()

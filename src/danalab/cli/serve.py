@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags
+from danalab.cli._shared.model_flags import BASE_MODEL, ModelFlags, stages_of
 from danalab.errors import UserError, import_extra
 from danalab.serve.settings import ServerSettings
 from danalab.train.config.flags import Positional, flag, setting
@@ -57,7 +57,7 @@ def run(flags: Flags) -> None:
 
 def open_models(flags: Flags) -> "list[ChatModel]":
     """The models of the flags, of different names; UserError: none, one twice, or a flag that is about one model."""
-    folders = [stage for folder in flags.run for stage in _stages(folder)]
+    folders = [stage for folder in flags.run for stage in stages_of(folder)]
     if len(folders) < 2:
         one = {name: getattr(flags, name) for name in ("from_", "step", "tokenizer")}
         return [ModelFlags(run=folders[0] if folders else None, **one).open(flags.name)]
@@ -68,14 +68,6 @@ def open_models(flags: Flags) -> "list[ChatModel]":
     if len(named) < len(folders):
         raise UserError("two run folders, and their parents, have the same name; rename one")
     return [ModelFlags(run=folder, tokenizer=flags.tokenizer).open(name) for name, folder in named.items()]
-
-
-def _stages(folder: Path) -> list[Path]:
-    from danalab.post.settings import STAGES
-
-    if not (folder / "speedrun.json").is_file():
-        return [folder]
-    return [folder / stage for stage in STAGES if (folder / stage / "config.json").is_file()] or [folder]
 
 
 def _keys(flags: Flags) -> tuple[str, ...]:

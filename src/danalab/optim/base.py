@@ -82,8 +82,7 @@ class Optimizer(torch.optim.Optimizer):
         return {name: zeros_like(p, group) for name in (rule.moments if rule else ())}
 
     def check(self, group: Mapping[str, Any]) -> None:
-        """Refuse a group whose settings, each in its range, do not work; a ValueError says why. Subclasses add
-        what is their own."""
+        """Refuse settings in their ranges that do not work in this group. Subclasses add what is their own."""
         owner = type(self).__name__
         if "betas" in group and len(group["betas"]) != self.betas:
             raise ValueError(f"{owner}: betas is {group['betas']}; it must be {self.betas} numbers")
@@ -115,9 +114,8 @@ class Optimizer(torch.optim.Optimizer):
                 self.state[p] = self._fresh(group, p)
 
     def _settled(self, settings: Mapping[str, Any], wd_ts: float | None = None) -> Group:
-        """Settings in their ranges, with weight_decay = omega / wd_ts and wd_ts = horizon / 10 in place of omega
-        and horizon: lambda(t) is omega / (wd_ts + t), at most `decay_bound` times the peak rate. `wd_ts`: for
-        settings without a time scale."""
+        """Checked settings, omega and horizon as weight_decay = omega / wd_ts and wd_ts = horizon / 10: lambda(t)
+        is omega / (wd_ts + t), at most `decay_bound` times the peak rate. `wd_ts`: of settings without one."""
         owner = type(self).__name__
         check_settings(owner, settings)
         if self.decay_bound is None:

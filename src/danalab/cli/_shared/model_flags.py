@@ -14,6 +14,15 @@ BASE_MODEL = (
 )
 
 
+def stages_of(folder: Path) -> list[Path]:
+    """The runs of a speedrun folder, in their order; any other folder as it is."""
+    from danalab.post.settings import STAGES
+
+    if not (folder / "speedrun.json").is_file():
+        return [folder]
+    return [folder / stage for stage in STAGES if (folder / stage / "config.json").is_file()] or [folder]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags:
     run: Positional[Path | None] = setting(None, "Run folder, finished or not; also as --run.")
@@ -32,4 +41,5 @@ class ModelFlags:
         """The model, of its folder's name by default; UserError: none is given, two are, or it cannot be read."""
         from danalab.serve.chat_model import open_chat_model
 
-        return open_chat_model(self.run, self.from_, step=self.step, tokenizer=self.tokenizer, name=name)
+        run = self.run and stages_of(self.run)[-1]
+        return open_chat_model(run, self.from_, step=self.step, tokenizer=self.tokenizer, name=name)
