@@ -308,7 +308,7 @@ def test_weights_travel_under_canonical_names(more):
         ({"conv_size": True}, "conv_size is True; it must be a positive integer"),
         ({"rotary_dim": 3}, "rotary_dim is 3; it must be even and at most head_dim 16"),
         ({"rotary_dim": 18}, "rotary_dim is 18; it must be even and at most head_dim 16"),
-        ({"norm": "rmsnorm1p"}, "unknown norm 'rmsnorm1p' .did you mean 'rmsnorm-1p'"),
+        ({"norm": "rmsnorm2p"}, "unknown norm 'rmsnorm2p' .did you mean 'rmsnorm'"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings, message):
