@@ -307,7 +307,7 @@ def search(problem: str, opt: str) -> None:
         (lr, value): once(problem, opt, lr, {name: value} if name else {})
         for lr, value in itertools.product(RATES[opt], values)
     }
-    for _ in range(4):
+    for _ in range(8):
         lr, value = min(tried, key=tried.__getitem__)
         rates = {each: loss for (each, v), loss in tried.items() if v == value}
         others = {v: loss for (each, v), loss in tried.items() if each == lr and name != "beta2"}
