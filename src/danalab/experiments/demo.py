@@ -113,8 +113,10 @@ def verdict(rows: Sequence[Any]) -> list[str]:
     if len(losses["adana"]) > 1:
         noise = f"AdamW {stdev(losses['adamw']):.4f}, ADana {stdev(losses['adana']):.4f}"
         spread = f"Spread over {len(losses['adana'])} seeds (standard deviation): {noise}."
-    saved = mean(row["compute_saved"] for row in by_opt["adana"])
-    return [first, spread, f"ADana saved {saved:.0%} of AdamW's compute at equal loss."]
+    saved = [row["compute_saved"] for row in by_opt["adana"]]
+    if None in saved:
+        return [first, spread, "A run diverged: there is no compute saved to tell."]
+    return [first, spread, f"ADana saved {mean(saved):.0%} of AdamW's compute at equal loss."]
 
 
 def next_steps(demo: dict[str, Any]) -> list[str]:
