@@ -46,9 +46,8 @@ def adamw(
         fused: torch's kernel; none = where no parameter has gaps in memory, as a view of a larger tensor has.
     """
     groups = list(params)
-    if (
-        fused is None
-    ):  # the kernel for CPUs takes every tensor for a dense one, and none takes DTensors among others
+    if fused is None:
+        # The kernel for CPUs takes every tensor for a dense one, and none takes DTensors among others.
         fused = len({hasattr(p, "to_local") for p in tensors_in(groups)}) < 2 and all(
             p.is_contiguous()
             or p.is_contiguous(memory_format=_CHANNELS_LAST.get(p.ndim, torch.contiguous_format))
