@@ -20,7 +20,7 @@ from danalab.optim import DanaMuon
 
 class Submission(DanaMuon):
     def __init__(self, params, steps: int = 400, lr: float = 0.1):
-        super().__init__(params, lr=lr)
+        super().__init__(params, lr=lr, normalise=None)
         self.steps, self.taken = steps, 0
         self.peaks = [group["lr"] for group in self.param_groups]
 
