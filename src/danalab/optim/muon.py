@@ -34,9 +34,6 @@ NORMALISATIONS = (None, "rows", "columns", "normuon")
 NORMUON_BETA = 0.9
 
 
-# ---- the rule of matrices ----
-
-
 def momentum_scalars(group: Mapping[str, Any], t: int) -> dict[str, Any]:
     """Of step t: B <- decay B + gain g, then X = new g + weight B."""
     if group.get("dana_momentum"):
@@ -75,10 +72,9 @@ def normalised(o: Tensor, how: str | None) -> Tensor:
 
 
 def normuon(o: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """O [..., rows, columns] divided by the roots of the new second moments v, norm kept; and these.
+    """O [..., rows, columns] divided by the roots of the new second moments, norm kept; and these.
 
-    v has an entry for each row of a tall matrix and for each column of a wide one: the other side of O is
-    even already.
+    v has an entry for each row of a tall matrix, each column of a wide one: O's other side is even already.
     """
     dim = reduced(o.shape)
     squares = o.square().sum(dim=dim, keepdim=True) / o.shape[dim]
@@ -322,10 +318,7 @@ class Muon(Hybrid):
 
 
 class DMuon(Hybrid):
-    """Muon with the update size of AdamW, so that one learning rate and one weight decay suit all parameters.
-
-    Arguments as in `Hybrid`.
-    """
+    """Muon with AdamW's size of update: one rate and weight decay suit all. Arguments as in `Hybrid`."""
 
     def __init__(
         self,
