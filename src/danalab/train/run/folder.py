@@ -74,7 +74,7 @@ class RunFolder:
         try:
             return dict(read_json(self.summary_file))
         except (UserError, TypeError, ValueError) as error:
-            log.warning("%s is damaged: %s", self.summary_file, error)
+            log.warning("%s: damaged, and not read: %s", self.summary_file, error)
             return None
 
     @contextlib.contextmanager
