@@ -142,7 +142,7 @@ def test_a_body_is_answered_or_refused_while_the_server_lives(bounded, name):
     assert len(response.headers.get("warning", "")) < 500
     # One second and 50 ms on a quiet machine; the bounds here only tell a server that hangs from one that waits.
     assert seconds < 10
-    assert max(waits) < 5
+    assert max(waits, default=0.0) < 5  # none: the answer came first
 
 
 def test_a_schema_is_refused_while_many_are_compiled(bounded, monkeypatch):
