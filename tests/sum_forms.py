@@ -94,7 +94,9 @@ def right_answers(run: Path, largest: int = 99, count: int = 5) -> dict[str, dic
         answers = answer_all(engine, model.format, [Request(prompt, sampling) for prompt in prompts])
         found[kind] = dict.fromkeys((form for _, form in known), 0)
         for (form, _, result), answer in zip(asked, answers, strict=True):
-            found[kind][form] += re.findall(r"-?\d+", answer.text(model.format))[-1:] == [result]
+            message = model.format.parse(answer.tokens)
+            spoken = "" if message is None else message.spoken
+            found[kind][form] += re.findall(r"-?\d+", spoken)[-1:] == [result]
     return found
 
 
