@@ -3,8 +3,8 @@
     python bench/first_line.py --run --text FILE    # FILE: tiny Shakespeare; goes on where it stopped
     python bench/first_line.py                      # the tables from bench/results/first_line_cpu.jsonl
 
-torch's baselines search a grid of two dials by factors of 2, and more values where the best is at an edge; ours have
-the three rates that we recommend, at their defaults, with omega = 4. Training is a plain loop, as in anybody's trainer:
+The rivals search a grid of two dials by factors of 2, and more values where the best is at an edge; ours have the three
+rates that we recommend, at their defaults, with omega = 4. Training is a plain loop, as in anybody's trainer:
 warmup, cosine to a tenth of the peak, gradients clipped to norm 1. A seed sets initial weights and data, the same for
 all. `--problems` chooses some of them. The digits are scikit-learn's, which must be installed.
 """

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from danalab.optim.groups import parameter_kinds
+
 Settings = dict[str, Any]
 
 POLAR = (
@@ -113,15 +115,13 @@ class Recipe(torch.optim.Optimizer):
         Recipe._apply(p, n * g + m.sign() * (q * long + u), {**group, "decay": falling})
 
 
-MATRIX = {
+MATRIX: Settings = {
     "momentum": 0.95,
     "delta": 8.0,
     "kappa": 0.85,
     "equilibrate": False,
     "polar": False,
     "frobenius": False,
-}
-MATRIX |= {
     "normalise": None,
     "row_beta": 0.9,
     "scale": "rms",
@@ -131,27 +131,13 @@ MATRIX |= {
 
 
 def kinds(model: nn.Module) -> dict[str, list[Tensor]]:
-    """Parameters by kind; `tied` is an embedding that is the head, too."""
+    """Parameters by the library's kinds; an embedding that is a linear layer's weight, too, is `tied`."""
     found: dict[str, list[Tensor]] = {"embedding": [], "head": [], "tied": [], "matrix": [], "vector": []}
-    named = dict(model.named_modules())
-    tables = {id(module.weight) for module in named.values() if isinstance(module, nn.Embedding)}
-    heads = {
-        id(module.weight)
-        for name, module in named.items()
-        if name.rpartition(".")[2] in ("head", "lm_head") and isinstance(module, nn.Linear)
-    }
-    for p in model.parameters():
-        found[
-            "vector"
-            if p.ndim < 2
-            else "tied"
-            if id(p) in tables & heads
-            else "head"
-            if id(p) in heads
-            else "embedding"
-            if id(p) in tables
-            else "matrix"
-        ].append(p)
+    linear = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
+    known = parameter_kinds(model)
+    for name, p in model.named_parameters():
+        is_tied = known[name] == "embedding" and id(p) in linear
+        found["tied" if is_tied else known[name]].append(p)
     return found
 
 
@@ -178,7 +164,8 @@ def recipe(
         group = {**common, "params": params, "kind": kind, "lr": lr, "aux": "adamw"}
         if kind != "matrix":
             group["betas"] = BETAS[kind]
-            decay = group["decay"] if rest == "star" and kind == "head" else 0.0
+            if rest != "star" or kind != "head":
+                group["decay"] = 0.0
             if rest == "star":
                 group |= {"aux": "dana", "lr": lr * aux_scale * STAR[kind]}
             elif rest == "adamw":
@@ -187,7 +174,6 @@ def recipe(
                 group["lr"] = NANOCHAT_RATES[kind] * aux_scale * (1.0 if kind == "vector" else wide)
             else:
                 group["lr"] = lr * RATIOS[kind] * aux_scale
-            group["decay"] = decay
         groups.append(group)
     return Recipe([group for group in groups if group["params"]], {})
 

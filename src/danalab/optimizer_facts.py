@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from danalab.errors import UserError, nearest
-from danalab.tables import load
+from danalab.tables import key_of, load
 
 KAPPA = 0.85
 DELTA = 8.0
@@ -229,11 +228,7 @@ def short_name(name: str) -> str:
 
 def canonical_name(name: str) -> str:
     """The name in `FACTS` of any spelling; an address as it is. UserError: unknown, with the nearest."""
-    key = name.lower().replace("_", "-")
-    key = ALIASES.get(key, key)
-    if is_address(name) or key in FACTS:
-        return name if is_address(name) else key
-    raise UserError(f"unknown optimizer '{name}'{nearest(key, FACTS)}; known: {', '.join(FACTS)}")
+    return name if is_address(name) else key_of(FACTS, ALIASES.get(name.lower(), name), "optimizer")
 
 
 def facts_of(name: str) -> Facts:
