@@ -43,7 +43,7 @@ def run(body, expected="None", **settings):
     ],
 )  # fmt: skip
 def test_values_that_are_right_pass(body, expected):
-    assert run(body, expected).reason == "passed"
+    assert run(body, expected) == "passed"
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,15 @@ def test_values_that_are_right_pass(body, expected):
 )  # fmt: skip
 def test_anything_else_fails_with_its_reason(program, reason):
     result = run_tests(program, "f", "assert f() == 1, 'another value'", trusted=True)
-    assert not result.passed
-    assert reason in result.reason
+    assert result != "passed"
+    assert reason in result
 
 
 @pytest.mark.parametrize(
     "body", ["while True: pass", "import time; time.sleep(60)", "while True: print('x' * 10**6)"]
 )
 def test_endless_programs_are_stopped_without_filling_the_memory(body):
-    assert run(body, seconds=0.5).reason == "timeout"
+    assert run(body, seconds=0.5) == "timeout"
 
 
 ESCAPES = {
@@ -231,7 +231,7 @@ found = {{name: end for name, end in found.items() if end not in ('EPERM', 'EACC
 assert not found, found
 """
     try:
-        assert run_tests(program, "f", tests).reason == "passed"
+        assert run_tests(program, "f", tests) == "passed"
         assert victim.poll() is None
         assert os.getpriority(os.PRIO_PROCESS, victim.pid) == os.getpriority(os.PRIO_PROCESS, 0)
     finally:
@@ -339,7 +339,7 @@ def f(code):
         except (OSError, RuntimeError):
             return n
 """
-    assert run_tests(program, "f", f"n = f({code!r})\nassert n <= 64, n", seconds=20).reason == "passed"
+    assert run_tests(program, "f", f"n = f({code!r})\nassert n <= 64, n", seconds=20) == "passed"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -362,7 +362,7 @@ def f():
         frame = frame.f_back
 """
     spy = spy.replace("expected_77", "expected_' + '77")
-    assert run_tests(spy, "f", "assert f() == 'expected_' + '77', 'unknown'").reason.endswith(": unknown")
+    assert run_tests(spy, "f", "assert f() == 'expected_' + '77', 'unknown'").endswith(": unknown")
 
 
 def test_without_isolation_nothing_runs_unless_the_code_is_trusted(monkeypatch):
@@ -381,7 +381,7 @@ def test_without_isolation_nothing_runs_unless_the_code_is_trusted(monkeypatch):
 def test_nothing_is_left_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    assert run("open('file', 'w').write('x')\nreturn 1", "1").passed
+    assert run("open('file', 'w').write('x')\nreturn 1", "1") == "passed"
     assert list(tmp_path.iterdir()) == []
     assert shutil.disk_usage(tmp_path).free > 0
     assert not descriptors or len(os.listdir("/proc/self/fd")) == descriptors
@@ -401,7 +401,7 @@ def f():
         os._exit(0)
     return int(os.read(reads, 20))
 """
-    ended = run_tests(program, "f", "raise ValueError(f())", trusted=True).reason
+    ended = run_tests(program, "f", "raise ValueError(f())", trusted=True)
     state = Path(f"/proc/{ended.rpartition(': ')[2]}/stat")
 
     def lives() -> bool:
@@ -478,9 +478,9 @@ def test_a_program_that_writes_its_own_answers_passes_no_test(body):
     """Answers go through the descriptor 5 of the program."""
     program = f"import os, time\ndef w(d):\n    while d: d = d[os.write(5, d):]\ndef f():\n    {body}\n"
     result = run_tests(program, "f", "r = f()\nassert r == 4711, 'another'", seconds=3, trusted=True)
-    assert not result.passed
+    assert result != "passed"
 
 
 def test_exceptions_of_the_function_reach_the_tests():
     tests = "try:\n    f(0)\nexcept ZeroDivisionError as error:\n    assert 'zero' in str(error)\nelse:\n    assert 0"
-    assert run_tests("def f(x): return 1 / x", "f", tests, trusted=True).passed
+    assert run_tests("def f(x): return 1 / x", "f", tests, trusted=True) == "passed"

@@ -63,9 +63,8 @@ def code(problem: Problem, answer: str, *, trusted: bool = False) -> float:
     data = problem.data
     program, prompt = program_of(problem, answer), data["prompt"] + "\n    pass\n"
     try:
-        return float(
-            run_tests(program, data["entry_point"], data["tests"], prompt=prompt, trusted=trusted).passed
-        )
+        ended = run_tests(program, data["entry_point"], data["tests"], prompt=prompt, trusted=trusted)
+        return float(ended == "passed")
     except CannotIsolate as obstacle:
         raise UserError(
             f"the reward code runs programs of the model, which cannot be isolated here: {obstacle}; "

@@ -32,14 +32,18 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-SECONDS, MEMORY_MIB, FILE_MIB = 5.0, 512, 1
-"""Limits: wall time and, rounded up, processor time; address space of each process; size of a file."""
+LIMITS = {
+    resource.RLIMIT_AS: 512 << 20,
+    resource.RLIMIT_FSIZE: 1 << 20,
+    resource.RLIMIT_NOFILE: 32,
+    resource.RLIMIT_CORE: 0,
+}
+"""Of each process: address space and size of a file [bytes], open files."""
 MAX_CREATIONS = 64
 """Files, folders, links and threads that an isolated process may make."""
 MAX_LINE = 1 << 20
@@ -50,74 +54,56 @@ class CannotIsolate(Exception):
     """This system lacks what isolation needs."""
 
 
-class ProgramResult(NamedTuple):
-    """How a program fared."""
-
-    passed: bool
-    """The tests ran to their end."""
-    reason: str
-    """"passed", "timeout", or the exception that ended the tests."""
-
-
 def run_tests(
-    program: str,
-    function: str,
-    tests: str,
-    *,
-    prompt: str = "",
-    seconds: float = SECONDS,
-    trusted: bool = False,
-) -> ProgramResult:
+    program: str, function: str, tests: str, *, prompt: str = "", seconds: float = 5.0, trusted: bool = False
+) -> str:
     """Run `tests`, statements that call `function` of a program; arguments and values are plain Python values.
 
-    `prompt` defines what else they use. Raises CannotIsolate: this system cannot, and the program is not `trusted`.
+    `prompt` defines what else they use; `seconds` of the clock and, rounded up, of the processor are the limit. Returns
+    "passed", "timeout", or what ended the tests.
+    Raises CannotIsolate: this system cannot, and the program is not `trusted`.
     """
     obstacle = why_not_isolated()
     if obstacle and not trusted:
         raise CannotIsolate(obstacle)
-    common = {"function": function, "isolated": not obstacle}
-    return _run([{**common, "source": program}, {**common, "source": prompt, "tests": tests}], seconds)
+    task = {"function": function, "isolated": not obstacle}
+    return _run({**task, "source": program}, {**task, "source": prompt, "tests": tests}, seconds)
 
 
 @lru_cache(maxsize=1)
 def why_not_isolated() -> str:
     """What this system lacks to isolate programs; empty where it can."""
-    result = _run([{"isolated": True, "source": "", "tests": "open('file', 'w').close()"}], 60)
-    return "" if result.passed else result.reason
+    task = {"function": "f", "isolated": True, "source": "def f(): open('file', 'w').close()"}
+    said = _run(task, {**task, "tests": "f()"}, 60)
+    return "" if said == "passed" else said
 
 
-def _run(tasks: Sequence[dict[str, Any]], seconds: float) -> ProgramResult:
-    """Carry out tasks, each in a process that reads what the one before writes; the last one has the verdict."""
-    with contextlib.ExitStack() as ends, contextlib.ExitStack() as stack:
-        pipes = [os.pipe() for _ in tasks]
-        for end in itertools.chain(*pipes):
-            ends.callback(os.close, end)
-        limits = {"seconds": int(seconds) + 1, "parent": os.getpid()}
-        started = [
-            stack.enter_context(_process({**task, **limits}, pipes[number - 1][0], pipes[number][1]))
-            for number, task in enumerate(tasks)
+def _run(program: dict[str, Any], tests: dict[str, Any], seconds: float) -> str:
+    """Carry out two tasks in processes, each of which reads what the other one writes; what the tests say."""
+    with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as stack:
+        (questions, asks), (answers, says) = os.pipe(), os.pipe()
+        ours = [
+            stack.enter_context(_process({**task, "seconds": seconds, "parent": os.getpid()}, *ends))
+            for task, *ends in ((program, questions, says), (tests, answers, asks))
         ]
-        ends.close()  # each process sees the end of the other
         try:
-            said = _watch([asks for _, asks in started], time.monotonic() + seconds).strip()
-            code = started[-1][0].wait(SECONDS)
-        except (TimeoutError, subprocess.TimeoutExpired):
-            return ProgramResult(False, "timeout")
-    if code == 0 and said == "passed":
-        return ProgramResult(True, said)
-    return ProgramResult(False, said[-200:] or f"the tests ended with status {code}")
+            for each in ours:  # their first byte, with the listener of the kernel's questions
+                for listener in socket.recv_fds(each, 1, 1)[1]:
+                    pool.submit(_permit, listener)
+            said = ours[-1].recv(1000).decode(errors="replace").strip()
+        except TimeoutError:
+            return "timeout"
+        except ConnectionError:
+            said = ""
+    return said[-200:] or "the process of the tests ended"
 
 
 @contextlib.contextmanager
-def _process(
-    task: dict[str, Any], reads: int, writes: int
-) -> Iterator[tuple[subprocess.Popen[Any], socket.socket]]:
-    """A process that carries out a task, and our end of the socket that is its standard error."""
+def _process(task: dict[str, Any], reads: int, writes: int) -> Iterator[socket.socket]:
+    """Our end of the socket of a process that carries out a task, which is its standard error."""
     ours, theirs = socket.socketpair()
-    with ours, theirs, tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w") as file:
-        json.dump(task, file)
-        file.flush()
-        command = [sys.executable, "-I", "-B", str(Path(__file__).absolute()), file.name]
+    command = [sys.executable, "-I", "-B", os.path.abspath(__file__)]
+    with ours, tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
             command,
             cwd=folder,
@@ -127,55 +113,33 @@ def _process(
             stderr=theirs.fileno(),
             start_new_session=True,
         )
-        theirs.close()
         try:
-            yield process, ours
+            for end in (reads, writes, theirs.detach()):  # each process sees the end of the other
+                os.close(end)
+            ours.settimeout(task["seconds"])
+            ours.sendall(json.dumps(task).encode() + b"\n")
+            yield ours
         finally:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
-def _watch(sockets: Sequence[socket.socket], deadline: float) -> str:
-    """What the last process says at its end; until then, permit the first creations of each. TimeoutError: too late."""
-    waiting, by_number = select.poll(), {each.fileno(): each for each in sockets}
-    left: dict[int, int] = {}
-    """Listener of the kernel's questions -> creations that are left."""
-    for number in by_number:
-        waiting.register(number, select.POLLIN)
-    try:
-        while True:
-            ready = waiting.poll(max(0.0, 1000 * (deadline - time.monotonic())))
-            if not ready:
-                raise TimeoutError
-            for number, event in ready:
-                if number in by_number:
-                    data, listeners, *_ = socket.recv_fds(by_number[number], 1000, 1)
-                    for listener in listeners:
-                        left[listener] = MAX_CREATIONS
-                        waiting.register(listener, select.POLLIN)
-                    if not listeners and by_number[number] is sockets[-1]:
-                        return data.decode(errors="replace")
-                    if not data:
-                        waiting.unregister(number)
-                elif left[number] and event & select.POLLIN:
-                    left[number] -= 1
-                    _permit(number)
-                else:  # the kernel refuses further creations, or the process has ended
-                    waiting.unregister(number)
-                    os.close(number)
-                    del left[number]
-    finally:
-        for listener in left:
-            os.close(listener)
-
-
 def _permit(listener: int) -> None:
-    """Let a system call go on as it is: another thread may change what its pointers show, but not that it counted."""
-    request = bytearray(80)
-    with contextlib.suppress(FileNotFoundError):  # the thread that asked has been interrupted
-        fcntl.ioctl(listener, _RECEIVE, request)
-        fcntl.ioctl(listener, _SEND, request[:8] + struct.pack("=qiI", 0, 0, _CONTINUE))
+    """Let the first creations of a process go on as they are; the kernel refuses further ones.
+
+    Another thread may change what the pointers of a system call show, but not that it counted.
+    """
+    waiting = select.poll()
+    waiting.register(listener, select.POLLIN)
+    for _ in range(MAX_CREATIONS):
+        if not waiting.poll()[0][1] & select.POLLIN:  # the process has ended
+            break
+        request = bytearray(80)
+        with contextlib.suppress(FileNotFoundError):  # the thread that asked has been interrupted
+            fcntl.ioctl(listener, _RECEIVE, request)
+            fcntl.ioctl(listener, _SEND, request[:8] + struct.pack("=qiI", 0, 0, _CONTINUE))
+    os.close(listener)
 
 
 # ---- the processes ----
@@ -183,129 +147,110 @@ def _permit(listener: int) -> None:
 
 def main() -> None:
     """Read the task, give up rights, carry it out."""
-    task: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != task["parent"]:
-            os._exit(1)
     # Standard input, output and errors get other numbers: what the program prints is of no use, and may be endless.
     null = os.open(os.devnull, os.O_RDWR)
     reads, writes, asker = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w"), socket.socket(fileno=os.dup(2))
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    limits = {
-        resource.RLIMIT_CPU: task["seconds"],
-        resource.RLIMIT_AS: MEMORY_MIB << 20,
-        resource.RLIMIT_FSIZE: FILE_MIB << 20,
-        resource.RLIMIT_NOFILE: 32,
-        resource.RLIMIT_CORE: 0,
-    }
-    for limit, value in limits.items():
+    with asker.makefile() as lines:
+        task = json.loads(lines.readline())
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != task["parent"]:
+            os._exit(1)
+    for limit, value in {**LIMITS, resource.RLIMIT_CPU: int(task["seconds"]) + 1}.items():
         resource.setrlimit(limit, (value, value))
     said = "passed"
     try:
-        if task["isolated"]:
-            listener = isolate(os.getcwd())
-            socket.send_fds(asker, [b"."], [listener])
+        listeners = [isolate(os.getcwd())] if task["isolated"] else []
+        socket.send_fds(asker, [b"."], listeners)
+        for listener in listeners:
             os.close(listener)
-        if "tests" not in task:
+        if "tests" in task:
+            _test(task["source"], task["function"], task["tests"], reads, writes)
+        else:
             asker.close()
-            return _serve(lambda: _namespace(task["source"], "program")[task["function"]], reads, writes)
-        _test(task["source"], task.get("function"), task["tests"], reads, writes)
+            _serve(task["source"], task["function"], reads, writes)
     except CannotIsolate as obstacle:
         said = str(obstacle)
     except BaseException as error:
         said = described(error)
-    os.write(asker.fileno(), said.encode())
-    os._exit(said != "passed")
+    os.write(asker.fileno(), f"\n{said}".encode())
+    os._exit(0)
 
 
-def _serve(define: Callable[[], Any], questions: Any, answers: Any) -> None:
+def _serve(source: str, name: str, questions: Any, answers: Any) -> None:
     """Say whether the function is defined, then answer each line of arguments by "=VALUE" or "!ERROR", in literals."""
-
-    def reply(make: Callable[[], Any]) -> bool:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    function: Any = None
+    for line in itertools.chain([""], iter(questions.readline, "")):
         try:
-            said, is_value = "=" + ascii(plain(make())), True
+            value = None
+            if line:
+                arguments, named = ast.literal_eval(line.strip())
+                value = plain(function(*arguments, **named))
+            else:
+                exec(compile(source, "program", "exec"), namespace)
+                function = namespace[name]
+            said = f"={value!a}"
         except BaseException as error:  # SystemExit, too
-            said, is_value = "!" + described(error), False
+            said = f"!{described(error)}"
         answers.write(said + "\n")
         answers.flush()
-        return is_value
-
-    found: list[Any] = []
-    if not reply(lambda: found.append(define())):
-        return
-    for line in iter(questions.readline, ""):
-        arguments, named = ast.literal_eval(line.strip())
-        reply(lambda arguments=arguments, named=named: found[0](*arguments, **named))
 
 
-def _namespace(source: str, name: str) -> dict[str, Any]:
-    """What a program defines."""
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(source, name, "exec"), namespace)
-    return namespace
-
-
-def _test(source: str, name: str | None, tests: str, answers: Any, questions: Any) -> None:
+def _test(source: str, name: str, tests: str, answers: Any, questions: Any) -> None:
     """Run the tests with a function that asks the other process; `source` defines what else they use."""
 
     def candidate(*arguments: Any, **named: Any) -> Any:
-        try:
+        with contextlib.suppress(BrokenPipeError):
             questions.write(f"{plain(arguments)!a}, {plain(named)!a}\n")
             questions.flush()
-        except BrokenPipeError:
-            raise RuntimeError("the program ended itself") from None
         return receive()
 
     def receive() -> Any:
         line = answers.readline(MAX_LINE)
         if not line.endswith("\n"):
-            raise RuntimeError("the program ended itself" if not line else "the program's value is too long")
+            raise RuntimeError("the program's value is too long" if line else "the program ended itself")
         if not line.startswith("="):
             raise _error(line[1:].strip())
         return ast.literal_eval(line[1:].strip())
 
-    if name is not None:
-        receive()
-    namespace = _namespace(source, "prompt")
-    if name is not None:
-        namespace[name] = candidate
+    receive()
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(source, "prompt", "exec"), namespace)
+    namespace[name] = candidate
     exec(compile(tests, "tests", "exec"), namespace)
 
 
 def _error(text: str) -> Exception:
     """The program's exception where it is one of Python's."""
-    kind: Any = getattr(builtins, text.partition(":")[0].partition(" ")[0], None)
-    is_known = isinstance(kind, type) and issubclass(
-        kind, ArithmeticError | LookupError | TypeError | ValueError
-    )
+    kind: Any = getattr(builtins, text.partition(":")[0], None)
+    known = ArithmeticError, LookupError, TypeError, ValueError
+    is_known = isinstance(kind, type) and issubclass(kind, known)
     return kind(text.partition(": ")[2]) if is_known else RuntimeError(text or "no value")
 
 
 def plain(value: Any) -> Any:
     """A value of Python's own types, which its literal gives back."""
-    kinds: tuple[Any, ...] = (bool, int, float, complex, str, bytes)
-    for kind in kinds:
-        if isinstance(value, kind):
-            return kind(value)
     if value is None:
         return None
     if isinstance(value, dict):
         return {plain(key): plain(each) for key, each in value.items()}
-    for kind, made in ((list, list), (tuple, tuple), (set, set), (frozenset, set)):
+    kinds: tuple[Any, ...] = (bool, int, float, complex, str, bytes)
+    for kind in kinds:
         if isinstance(value, kind):
-            return made(plain(each) for each in value)
+            return kind(value)
+    for kind in (list, tuple, set):
+        if isinstance(value, kind) or (kind is set and isinstance(value, frozenset)):
+            return kind(plain(each) for each in value)
     raise TypeError(f"a value of type {type(value).__name__} is not plain")
 
 
 def described(error: BaseException) -> str:
-    """Type, line and text of an exception, in ASCII, which any stream takes."""
-    step, line = error.__traceback__, ""
-    while step is not None:
-        line, step = f" (line {step.tb_lineno})", step.tb_next
-    text = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}{line}: {text}".encode("ascii", "backslashreplace").decode()
+    """Type and text of an exception, in ASCII, which any stream takes."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return text.encode("ascii", "backslashreplace").decode()
 
 
 # ---- rights ----
@@ -323,6 +268,10 @@ _PERMIT, _ASK, _DENY, _ABSENT = 0x7FFF0000, 0x7FC00000, 0x00050001, 0x00050026
 """Verdicts of a filter: allow, ask `run_tests`, EPERM, ENOSYS."""
 _MACHINES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}
 """Machine -> its name in filters, and the number of seccomp."""
+_ALL, _TRUNCATE, _CREATE = 0xFFFFFFFF, os.O_TRUNC, os.O_CREAT | 1 << 22
+"""Masks: every bit; of flags of open: O_TRUNC; O_CREAT and the bit of O_TMPFILE."""
+_EMPTIES = (_TRUNCATE, _TRUNCATE | 3)
+"""Flags that empty a file for which Landlock asks no right to write: reading, and the access mode 3."""
 _PERMITTED = {  # system call: number on x86_64 and on aarch64
     "read": (0, 63), "write": (1, 64), "close": (3, 57), "stat": (4, None), "fstat": (5, 80), "lstat": (6, None),
     "poll": (7, None), "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215),
@@ -343,18 +292,14 @@ _PERMITTED = {  # system call: number on x86_64 and on aarch64
     "pipe2": (293, 59), "getrandom": (318, 278), "copy_file_range": (326, 285),
     "statx": (332, 291), "rseq": (334, 293), "faccessat2": (439, 439),
 }  # fmt: skip
-_ALL, _TRUNCATE, _CREATE = 0xFFFFFFFF, os.O_TRUNC, os.O_CREAT | 1 << 22
-"""Masks: every bit; of flags of open: O_TRUNC; O_CREAT and the bit of O_TMPFILE."""
-_EMPTIES = (_TRUNCATE, _TRUNCATE | 3)
-"""Flags that empty a file for which Landlock asks no right to write: reading, and the access mode 3."""
 _CHECKED = (  # system call, its numbers, an argument, its mask, masked values: what follows; the first row that fits
     ("open", (2, None), 1, _TRUNCATE | 3, _EMPTIES, _DENY), ("open", (2, None), 1, _CREATE, (0,), _PERMIT),
-    ("open", (2, None), 1, 0, (0,), _ASK), ("openat", (257, 56), 2, _TRUNCATE | 3, _EMPTIES, _DENY),
-    ("openat", (257, 56), 2, _CREATE, (0,), _PERMIT), ("openat", (257, 56), 2, 0, (0,), _ASK),
-    ("mkdir", (83, None), 0, 0, (0,), _ASK), ("mkdirat", (258, 34), 0, 0, (0,), _ASK),
-    ("symlink", (88, None), 0, 0, (0,), _ASK), ("symlinkat", (266, 36), 0, 0, (0,), _ASK),
+    ("open", (2, None), 1, 0, (), _ASK), ("openat", (257, 56), 2, _TRUNCATE | 3, _EMPTIES, _DENY),
+    ("openat", (257, 56), 2, _CREATE, (0,), _PERMIT), ("openat", (257, 56), 2, 0, (), _ASK),
+    ("mkdir", (83, None), 0, 0, (), _ASK), ("mkdirat", (258, 34), 0, 0, (), _ASK),
+    ("symlink", (88, None), 0, 0, (), _ASK), ("symlinkat", (266, 36), 0, 0, (), _ASK),
     # Flags of pthread_create, and of musl's, with CLONE_DETACHED; clone3 hides its flags, and libraries do without it.
-    ("clone", (56, 220), 0, _ALL - 0x400000, (0x3D0F00,), _ASK), ("clone3", (435, 435), 0, 0, (0,), _ABSENT),
+    ("clone", (56, 220), 0, _ALL - 0x400000, (0x3D0F00,), _ASK), ("clone3", (435, 435), 0, 0, (), _ABSENT),
     ("renameat2", (316, 276), 4, _ALL, (0, 1), _PERMIT),  # RENAME_WHITEOUT makes a file
     # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC: others send signals to other processes, lock their files ...
     ("fcntl", (72, 25), 1, _ALL, (0, 1, 2, 3, 1030), _PERMIT),
@@ -368,12 +313,10 @@ def isolate(folder: str) -> int:
 
     Raises CannotIsolate: says why.
     """
-    name = platform.machine()
-    if not sys.platform.startswith("linux") or name not in _MACHINES or sys.byteorder != "little":
-        raise CannotIsolate(
-            f"programs are isolated on Linux on x86_64 and aarch64, not on {platform.platform()}"
-        )
-    libc = ctypes.CDLL(None, use_errno=True)
+    machine, libc = platform.machine(), ctypes.CDLL(None, use_errno=True)
+    if not sys.platform.startswith("linux") or machine not in _MACHINES:
+        told = f"programs are isolated on Linux on x86_64 and aarch64, not on {platform.platform()}"
+        raise CannotIsolate(told)
 
     def call(what: str, function: Any, *arguments: Any) -> int:
         found = function(*(ctypes.c_long(each) if isinstance(each, int) else each for each in arguments))
@@ -389,18 +332,17 @@ def isolate(folder: str) -> int:
     rules = call("Landlock", libc.syscall, _CREATE_RULESET, ruleset, len(ruleset), 0)
     installed = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__)} - {"/"}
     libraries = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo")
-    allowed = {
-        **dict.fromkeys((*installed, *libraries), _READ_FILE | _READ_DIR),
+    allowed = dict.fromkeys((*installed, *libraries), _READ_FILE | _READ_DIR)
+    allowed |= {
         "/dev/null": _READ_FILE | _WRITE_FILE,
         "/dev/urandom": _READ_FILE,
         folder: handled & ~_DEVICES,
     }
-    for path, access in allowed.items():
-        if os.path.exists(path):
-            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            rule = struct.pack("=Qi", access & handled, descriptor)
-            call(f"Landlock: {path}", libc.syscall, _ADD_RULE, rules, 1, rule, 0)
-            os.close(descriptor)
+    for path in filter(os.path.exists, allowed):
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        rule = struct.pack("=Qi", allowed[path] & handled, descriptor)
+        call(f"Landlock: {path}", libc.syscall, _ADD_RULE, rules, 1, rule, 0)
+        os.close(descriptor)
     # Of root's privileges only that of reading files of any owner stays: an installation may be another user's.
     header, sets = struct.pack("II", _CAPABILITIES, 0), ctypes.create_string_buffer(24)
     call("capabilities", libc.capget, header, sets)
@@ -409,37 +351,37 @@ def isolate(folder: str) -> int:
     call("no_new_privs", libc.prctl, _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     call("Landlock", libc.syscall, _RESTRICT_SELF, rules, 0)
     os.close(rules)
-    steps = ctypes.create_string_buffer(b"".join(_filter(name)))
+    steps = ctypes.create_string_buffer(b"".join(_filter(machine)))
     program = struct.pack("HxxxxxxQ", len(steps) // 8, ctypes.addressof(steps))
     older = "no seccomp filters with a listener in this kernel"
-    return call(older, libc.syscall, _MACHINES[name][1], _FILTER, _NEW_LISTENER, program)
+    return call(older, libc.syscall, _MACHINES[machine][1], _FILTER, _NEW_LISTENER, program)
 
 
-def _filter(name: str) -> list[bytes]:
-    """A program of the kernel's filter (classic BPF) over {number, machine, address, 6 arguments} of a machine."""
+def _filter(machine: str) -> list[bytes]:
+    """A program of the kernel's filter (classic BPF) over {number, machine, address, 6 arguments}."""
 
     def step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
         return struct.pack("HBBI", code, if_true, if_false, value)
 
     load, equal, end, keep, jump = 0x20, 0x15, 0x06, 0x54, 0x05
-    column = list(_MACHINES).index(name)
-    found = [step(load, 4), step(equal, _MACHINES[name][0], 1, 0), step(end, _DENY), step(load, 0)]
-    for numbers in _PERMITTED.values():
-        if numbers[column] is not None:
-            found += [step(equal, numbers[column], 0, 1), step(end, _PERMIT)]
-    for _, numbers, argument, mask, values, then in _CHECKED:
-        number, count = numbers[column], len(values)
-        if number is None:
-            continue
+    column = list(_MACHINES).index(machine)
+    found = [step(load, 4), step(equal, _MACHINES[machine][0], 1, 0), step(end, _DENY)]
+    rows = [
+        *((numbers, 0, 0, (), _PERMIT) for numbers in _PERMITTED.values()),
+        *(row[1:] for row in _CHECKED),
+    ]
+    for numbers, argument, mask, values, verdict in rows:
         # Of an argument the lower half, which alone the kernel reads.
-        found += [
-            step(load, 0),
-            step(equal, number, 0, count + 4),
-            step(load, 16 + 8 * argument),
-            step(keep, mask),
-        ]
-        found += [step(equal, value, count - index) for index, value in enumerate(values)]
-        found += [step(jump, 1), step(end, then)]
+        checks = [step(load, 16 + 8 * argument), step(keep, mask)] if mask else []
+        checks += [step(equal, value, len(values) - index) for index, value in enumerate(values)]
+        checks += [step(jump, 1)] if mask else []
+        if numbers[column] is not None:
+            found += [
+                step(load, 0),
+                step(equal, numbers[column], 0, len(checks) + 1),
+                *checks,
+                step(end, verdict),
+            ]
     return [*found, step(end, _DENY)]
 
 
