@@ -8,14 +8,14 @@ from safetensors.torch import save_file
 
 from danalab.chat.formats import TemplateFormat
 from danalab.chat.messages import Conversation, FieldError, Message, Part
+from danalab.chat.terminal import ChatSession
 from danalab.cli.app import main
 from danalab.data.tokenizers import load_tokenizer, train_bpe
 from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
-from danalab.inference import SamplingParameters
 from danalab.models import ModelConfig, build_model
 from danalab.models.huggingface.convert import to_huggingface
-from danalab.serve.chat_model import ChatSession, open_chat_model
+from danalab.serve.chat_model import open_chat_model
 from danalab.serve.requests import ChatRequest, plan_chat
 
 CHATML = """\
@@ -95,8 +95,7 @@ def test_spelled_out_special_tokens_stay_text(stranger):
 def test_an_answer_ends_with_the_models_own_end_token(stranger):
     end = stranger.tokenizer.specials["<|im_end|>"]
     assert set(stranger.format.stop_tokens) == {end, stranger.tokenizer.eos_id}
-    sampling = SamplingParameters(max_tokens=9, logit_bias={end: 100.0})
-    session = ChatSession(stranger, sampling)
+    session = ChatSession(stranger, ChatRequest(max_tokens=9, logit_bias={end: 100.0}))
     deltas = list(session.ask("Hi"))
     assert [(delta.text, delta.finish_reason) for delta in deltas] == [("", "stop")]
     assert stranger.is_chat

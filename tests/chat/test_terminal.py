@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from danalab.chat.terminal import answer, talk
-from danalab.inference import SamplingParameters
-from danalab.serve.chat_model import ChatSession
+from danalab.chat.terminal import ChatSession, answer, talk
+from danalab.serve.requests import ChatRequest
 from servers import ScriptedEngine, tiny_model
 
 
 def session(script=lambda question: f"You said: {question}") -> ChatSession:
     model = tiny_model(2048)
-    made = ChatSession(model, SamplingParameters())
+    made = ChatSession(model, ChatRequest())
     made._engine = ScriptedEngine(model, script)  # pyright: ignore[reportAttributeAccessIssue]
     return made
 
@@ -36,7 +35,7 @@ def test_a_pipe_gets_answers_alone(capsys, monkeypatch):
     chat = session(lambda _: "<|python_start|>1+1<|python_end|>2")
     talk(chat)
     assert capsys.readouterr().out == "2\n"
-    assert chat.turns[1].text == "<<1+1=2>>2"
+    assert chat.turns[1]["content"] == "<<1+1=2>>2"
 
 
 def test_an_answer_is_written_anew_and_replaces_the_old_one(capsys, monkeypatch):
@@ -48,22 +47,21 @@ def test_an_answer_is_written_anew_and_replaces_the_old_one(capsys, monkeypatch)
     assert "there is no question to answer again" in error
     assert "no command /nothing; /help lists them" in error
     assert "answer 1\nanswer 2\n" in out
-    assert [message.text for message in chat.turns] == ["hi", "answer 2"]
+    assert [message["content"] for message in chat.turns] == ["hi", "answer 2"]
 
 
 PROGRAM = """
 import time
 from pathlib import Path
 from servers import ScriptedEngine, tiny_model
-from danalab.inference import SamplingParameters
-from danalab.serve.chat_model import ChatSession
-from danalab.chat.terminal import talk
+from danalab.chat.terminal import ChatSession, talk
+from danalab.serve.requests import ChatRequest
 model = tiny_model(4096)
 script = lambda question: "long " * 600 if question == "long" else "You said " + question
-session = ChatSession(model, SamplingParameters())
+session = ChatSession(model, ChatRequest())
 session._engine = ScriptedEngine(model, script, seconds=0.003)
 talk(session)
-print("turns", [message.text[:30] for message in session.turns])
+print("turns", [message["content"][:30] for message in session.turns])
 """
 
 

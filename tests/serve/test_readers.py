@@ -5,12 +5,12 @@ import math
 import pytest
 
 from danalab.chat.messages import Conversation, Message
+from danalab.chat.terminal import ChatSession
 from danalab.errors import UserError
 from danalab.inference import Request, SamplingParameters, TokenEvent
 from danalab.serve.answers import ChatReader, Delta
-from danalab.serve.chat_model import ChatSession
 from danalab.serve.errors import RequestError
-from danalab.serve.requests import ChatRequest, plan_chat
+from danalab.serve.requests import ChatRequest, plan_chat, prompt_of
 from servers import tiny_model
 
 MODEL = tiny_model(256)
@@ -103,17 +103,17 @@ def test_a_prompt_keeps_the_newest_turns_that_fit(turns, size):
         for start in range(0, len(said) + 1, 2)
         if len(prompt := FORMAT.render_prompt(Conversation((system, *messages[1 + start :])))) <= 256 - 16
     )
-    assert MODEL.prompt(Conversation(messages), 16, drops=True) == expected
+    assert prompt_of(MODEL, Conversation(messages), 16, drops=True) == expected
 
 
 def session(**settings) -> ChatSession:
-    return ChatSession(MODEL, SamplingParameters(seed=1, **settings))
+    return ChatSession(MODEL, ChatRequest(seed=1, **settings))
 
 
 def test_a_session_remembers():
     talk = session(max_tokens=8)
     first = "".join(delta.text for delta in talk.ask("one"))
-    assert [message.text for message in talk.turns] == ["one", first]
+    assert [message["content"] for message in talk.turns] == ["one", first]
     list(talk.ask("two"))
     assert len(talk.turns) == 4
 
@@ -125,7 +125,7 @@ def test_a_stopped_answer_is_remembered_as_far_as_it_goes():
     while len(text) < 3:
         text += next(pieces).text
     pieces.close()
-    assert talk.turns[1].text == text
+    assert talk.turns[1]["content"] == text
 
 
 def test_a_long_conversation_loses_its_oldest_turns():

@@ -1,7 +1,6 @@
 """Several models in one server: names and routes."""
 
 import shutil
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,8 @@ from servers import ScriptedEngine, running_server, tiny_model
 
 @pytest.fixture(scope="module")
 def two():
-    one, other = replace(tiny_model(), name="one"), replace(tiny_model(), name="a/other", step=7)
+    one, other = tiny_model(), tiny_model()
+    one.name, other.name, other.step = "one", "a/other", 7
     engines = [ScriptedEngine(each, lambda text, name=each.name: f"{name}: {text}") for each in (one, other)]
     with (
         running_server(one, engine=engines[0], others=[(other, engines[1])]) as server,

@@ -22,14 +22,13 @@ class Flags(ModelFlags):
 
 def run(flags: Flags) -> None:
     """Talk to a model in the terminal; /help lists commands."""
-    from danalab.chat.terminal import answer, talk
-    from danalab.inference.request import SamplingParameters
-    from danalab.serve.chat_model import ChatSession
+    from danalab.chat.terminal import ChatSession, answer, talk
+    from danalab.serve.requests import ChatRequest, read_request
 
     names = ("max_tokens", "temperature", "top_k", "top_p", "seed")
-    sampling = SamplingParameters(**{name: getattr(flags, name) for name in names})
+    asked, _ = read_request(ChatRequest, {name: getattr(flags, name) for name in names})
     model = flags.open()
-    session = ChatSession(model, sampling, flags.system)
+    session = ChatSession(model, asked, flags.system)
     if not model.is_chat:
         print(BASE_MODEL, file=sys.stderr)
     if flags.prompt is not None:

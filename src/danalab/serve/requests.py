@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Annotated, Any
 
 from annotated_types import Ge, Le, MaxLen
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from danalab.chat.marks import ChatFormat
-from danalab.chat.messages import FieldError, Function, read_functions, read_messages
+from danalab.chat.messages import Conversation, FieldError, Function, read_functions, read_messages
 from danalab.errors import UserError
 from danalab.inference.json_constraint import JsonConstraint, SchemasBusy
 from danalab.inference.request import Request, SamplingParameters
@@ -168,8 +169,11 @@ def plan_chat(asked: ChatRequest, chat_model: ChatModel, max_choices: int, scope
     wanted = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
     logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
     sampling = asked.parameters(wanted, logprobs, chat_model.n_ids)
-    prompt = [*chat_model.prompt(conversation, sampling.max_tokens, drops=asked.truncation == "auto"), *mark]
-    limit = chat_model.limit(prompt, sampling.max_tokens, "messages")
+    prompt = [
+        *prompt_of(chat_model, conversation, sampling.max_tokens, drops=asked.truncation == "auto"),
+        *mark,
+    ]
+    limit = limit_of(chat_model, prompt, sampling.max_tokens, "messages")
     stop = () if forced else (*sampling.stop, *chat.stop_texts)
     sampling = replace(sampling, max_tokens=limit, stop_tokens=tuple(chat.stop_tokens), stop=stop)
     schema = call_schema(forced) if forced else _schema(asked.response_format)
@@ -200,8 +204,8 @@ def plan_completion(asked: CompletionRequest, chat_model: ChatModel, max_choices
     pairs: list[tuple[Request, TextReader]] = []
     total = 0
     for prompt in prompts:
-        ids = chat_model.ids(prompt) or [chat_model.tokenizer.eos_id]
-        own = replace(sampling, max_tokens=chat_model.limit(ids, sampling.max_tokens, "prompt"))
+        ids = ids_of(chat_model, prompt) or [chat_model.tokenizer.eos_id]
+        own = replace(sampling, max_tokens=limit_of(chat_model, ids, sampling.max_tokens, "prompt"))
         total += len(ids)
         for index in range(n):
             request = Request(ids, _seeded(own, index), None, scope)
@@ -218,6 +222,73 @@ def _check_count(count: int, param: str, most: int) -> None:
 def _seeded(sampling: SamplingParameters, index: int) -> SamplingParameters:
     """The parameters of choice `index`: each has another seed."""
     return sampling if sampling.seed is None else replace(sampling, seed=(sampling.seed + index) % 2**63)
+
+
+# ---- prompts ----
+
+
+def ids_of(chat_model: ChatModel, prompt: Any) -> list[int]:
+    """Ids of a text after the tokenizer's prefix, or the given ids. FieldError: too long, or unknown ids."""
+    if isinstance(prompt, str):
+        if len(prompt) > chat_model.context * chat_model.longest:
+            raise too_long(f"more than {chat_model.context}", chat_model.context, "prompt")
+        return [*chat_model.tokenizer.prefix, *chat_model.tokenizer.encode(prompt)]
+    if not isinstance(prompt, list):
+        raise FieldError("'prompt' must be a text, a list of token ids, or a list of these", param="prompt")
+    for position, token in enumerate(prompt[: chat_model.context]):
+        if not isinstance(token, int) or not 0 <= token < chat_model.n_ids:
+            told = f"'prompt.{position}': {token!s:.40} is not one of the tokenizer's {chat_model.n_ids} ids"
+            raise FieldError(told, param="prompt")
+    return prompt
+
+
+def prompt_of(
+    chat_model: ChatModel, conversation: Conversation, wanted: int | None, *, drops: bool
+) -> list[int]:
+    """The ids of a conversation. With `drops` the oldest turns are left out until `wanted` tokens fit, too."""
+    context, messages = chat_model.context, conversation.messages
+    space = context - (wanted if wanted is not None and 0 < wanted < context else 1)
+    head = int(messages[0].role == "system")
+    places = range(head, len(messages)) if drops else ()
+    starts = [0, *(at for at in places if at == head or messages[at].role == "user")]
+
+    def start_after(sizes: list[int], over: int) -> int:
+        """The turn before which messages of `over` tokens are left out, or the last one."""
+        before = [0, *accumulate(sizes)]
+        return next((at for at in starts if before[at] >= over), starts[-1])
+
+    def rendered(start: int) -> list[int]:
+        kept = Conversation((*messages[:head], *messages[max(start, head) :]))
+        return chat_model.format.render_prompt(kept)
+
+    texts = [each.text for each in messages]
+    # A token has at most so many bytes: what cannot fit is left out, or refused, before it is encoded.
+    least = [len(text.encode(errors="replace")) // chat_model.longest for text in texts]
+    least[:head] = [0] * head  # the system message stays
+    start = start_after(least, sum(least) - space)
+    if sum(least[start:]) >= context:
+        raise too_long(f"at least {sum(least[start:])}", context, "messages")
+    prompt = rendered(start)
+    if len(prompt) <= space or not drops:
+        return prompt
+    sizes = [len(ids) + 2 for ids in chat_model.tokenizer.encode_batch(texts[start:])]  # with its marks
+    if start < head:
+        sizes[0] = 0
+    return rendered(start_after([0] * start + sizes, len(prompt) - space))
+
+
+def limit_of(chat_model: ChatModel, prompt: Sequence[int], wanted: int | None, param: str) -> int:
+    """Tokens to generate at most: `wanted`, or what the context has space for. FieldError: it has none."""
+    space = chat_model.context - len(prompt)
+    if space < 1:
+        raise too_long(str(len(prompt)), chat_model.context, param)
+    return space if wanted is None else min(wanted, space)
+
+
+def too_long(prompt: str, context: int, param: str) -> FieldError:
+    """The refusal of a prompt that the context has no space for."""
+    told = f"the prompt has {prompt} tokens: the model's context is {context} tokens"
+    return FieldError(told, param=param, code="context_length_exceeded")
 
 
 # ---- schemas and tools ----
