@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from danalab.cli.app import main
-from danalab.train.run.exchange import open_generator
+from danalab.train.run.exchange import open_text_generator
 from danalab.train.run.open import open_run
 from text_data import prepare_texts
 
@@ -275,7 +275,7 @@ def test_what_a_tokenizer_puts_before_a_text_is_kept(tmp_path, by_rule):
     (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
     assert main(["import", str(tmp_path / "model"), "--out", str(tmp_path / "run")]) == 0
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
-    assert open_generator(tmp_path / "run").encode("a") == [
+    assert open_text_generator(tmp_path / "run").encode("a") == [
         256,
         *open_run(tmp_path / "run").tokenizer.encode("a"),
     ]

@@ -154,7 +154,7 @@ def test_its_sampler_fails_rows_that_are_not_finite(wrong: float):
     logits = torch.zeros(4, 20)
     logits[1, 3] = logits[2, 18] = wrong
     sequences = [RequestState(0, Request([0]), 1, frozenset())] * 4
-    tokens, logprobs = NativeSampler(4)(logits, sequences)
+    tokens, logprobs, _ = NativeSampler(4)(logits, sequences)
     assert [token == -1 for token in tokens] == [False, True, True, False]
     assert [math.isnan(value) for value in logprobs] == [False, True, True, False]
 

@@ -64,18 +64,17 @@ def generator() -> TextGenerator:
 
 
 def test_a_stream_is_the_completion_in_pieces(generator: TextGenerator):
-    (whole,) = generator.complete("abc", [SamplingParameters(seed=1, max_tokens=30)])
-    assert "".join(generator.stream("abc", seed=1, max_tokens=30)) == whole.text
-    assert whole.tokens == 30
+    text = "".join(generator.stream("abc", seed=1, max_tokens=30))
+    assert generator.complete("abc", [SamplingParameters(seed=1, max_tokens=30)]) == [(text, 30)]
 
 
 def test_a_stop_string_ends_the_text_and_the_request(generator: TextGenerator):
     whole = "".join(generator.stream("abc", seed=1, max_tokens=30))
     stop = whole[6:8]
-    (cut,) = generator.complete("abc", [SamplingParameters(seed=1, max_tokens=30, stop=[stop])])
-    assert cut.text == whole[: whole.index(stop)]
-    assert cut.tokens < 30
-    assert "".join(generator.stream("abc", seed=1, max_tokens=30, stop=[stop])) == cut.text
+    ((cut, tokens),) = generator.complete("abc", [SamplingParameters(seed=1, max_tokens=30, stop=[stop])])
+    assert cut == whole[: whole.index(stop)]
+    assert tokens < 30
+    assert "".join(generator.stream("abc", seed=1, max_tokens=30, stop=[stop])) == cut
 
 
 def test_a_stream_that_is_closed_frees_its_place(generator: TextGenerator):

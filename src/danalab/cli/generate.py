@@ -1,7 +1,7 @@
 """Sample text from a run, or from a model in Hugging Face format."""
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 from danalab.cli._shared.model_flags import ModelFlags
@@ -41,12 +41,13 @@ def run(flags: Flags) -> Answer | None:
     settings = {name: getattr(flags, name) for name in names}
     # The settings are checked before a model is read.
     sampling = [SamplingParameters(seed=flags.seed + i, **settings) for i in range(flags.samples)]
-    from danalab.serve.chat_model import open_text_generator
+    from danalab.train.run.exchange import open_text_generator
 
     source = (flags.run, flags.from_, flags.step, flags.tokenizer, flags.device)
     generator = open_text_generator(*source, weight_dtype=flags.weight_dtype)
     if flags.json:
-        samples = [asdict(each) for each in generator.complete(flags.prompt, sampling)]
+        continued = generator.complete(flags.prompt, sampling)
+        samples = [{"text": text, "tokens": tokens} for text, tokens in continued]
         where = {"from": str(flags.from_)}
         if flags.run is not None:
             where = {"run": str(flags.run), "step": generator.step}

@@ -136,8 +136,8 @@ def next_steps(demo: dict[str, Any]) -> list[str]:
 
 
 def _samples(folder: Path) -> list[str]:
-    from danalab.train.run.exchange import open_generator
+    from danalab.train.run.exchange import open_text_generator
 
-    generator = open_generator(folder)
+    generator = open_text_generator(folder)
     settings = {"seed": 0, "temperature": 0.7, "top_k": 40}
     return [prompt + "".join(generator.stream(prompt, **settings)) for prompt in PROMPTS]

@@ -101,21 +101,7 @@ class Engine:
     # ---- requests ----
 
     def submit(self, request: Request) -> int:
-        """Queue a request; returns its number. Raises UserError: as of `check`."""
-        limit, parameters = self.check(request), request.parameters
-        sequence = RequestState(self._next, request, limit, self.end_tokens(parameters))
-        if parameters.stop:
-            sequence.stream = self.text_stream(parameters)
-        self._next += 1
-        self._sequences[sequence.id] = sequence
-        if limit:
-            self.scheduler.add(sequence)
-        else:
-            self._empty.append(TokenEvent(sequence.id, -1, math.nan, (), "length"))
-        return sequence.id
-
-    def check(self, request: Request) -> int:
-        """The maximum number of tokens that a request adds.
+        """Queue a request; returns its number.
 
         UserError: an empty prompt, an id outside the vocabulary, a prompt and `max_tokens` that exceed context or cache
         together, or stop strings without a tokenizer.
@@ -137,9 +123,16 @@ class Engine:
                 f"the request may need {longest} tokens of cache, and there are {pool.n_blocks * pool.block_size}; "
                 "shorten it or give more cache_tokens"
             )
-        if parameters.stop and self.tokenizer is None:
-            raise UserError("a stop string needs an engine with a tokenizer")
-        return limit
+        sequence = RequestState(self._next, request, limit, self.end_tokens(parameters))
+        if parameters.stop:
+            sequence.stream = self.text_stream(parameters)
+        self._next += 1
+        self._sequences[sequence.id] = sequence
+        if limit:
+            self.scheduler.add(sequence)
+        else:
+            self._empty.append(TokenEvent(sequence.id, -1, math.nan, (), "length"))
+        return sequence.id
 
     def cancel(self, number: int) -> bool:
         """End a request now and free its cache; False: it is not known, or has ended. No event follows."""
@@ -168,7 +161,7 @@ class Engine:
     def text_stream(self, parameters: SamplingParameters) -> TextStream:
         """The text of the tokens of a request with these parameters, up to its end; needs a tokenizer."""
         if self.tokenizer is None:
-            raise UserError("text needs an engine with a tokenizer")
+            raise UserError("a text or stop string needs an engine with a tokenizer")
         return TextStream(self.tokenizer, parameters.stop, self.end_tokens(parameters))
 
     @property

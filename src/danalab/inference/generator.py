@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +13,6 @@ from danalab.inference.request import FAILED, Request, SamplingParameters
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
     from danalab.models.decoder import Decoder
-
-
-@dataclass(frozen=True)
-class Continuation:
-    """A continued prompt."""
-
-    text: str
-    """The text that the model added."""
-    tokens: int
-    """Its number of tokens."""
-    tokens_per_second: float
 
 
 class TextGenerator:
@@ -68,17 +55,16 @@ class TextGenerator:
         finally:
             self.engine.cancel(number)
 
-    def complete(self, prompt: str, parameters: Sequence[SamplingParameters]) -> list[Continuation]:
-        """Whole continuations, decoded together; the speed of each is measured over the time of all."""
-        ids, start = self.encode(prompt), time.perf_counter()
-        drawn = [each.tokens for each in self.engine.generate([Request(ids, each) for each in parameters])]
-        seconds, continuations = time.perf_counter() - start, []
-        for tokens, each in zip(drawn, parameters, strict=True):
-            stream = self.engine.text_stream(each)
-            text = "".join(map(stream.feed, tokens)) + stream.finish()
-            count = len(tokens) - bool(tokens and tokens[-1] in self.engine.end_tokens(each))
-            continuations.append(Continuation(text, count, count / seconds if count else 0.0))
-        return continuations
+    def complete(self, prompt: str, parameters: Sequence[SamplingParameters]) -> list[tuple[str, int]]:
+        """Whole continuations, decoded together: their texts, and how many tokens each has."""
+        ids, continued = self.encode(prompt), list[tuple[str, int]]()
+        drawn = self.engine.generate([Request(ids, each) for each in parameters])
+        for each, own in zip(drawn, parameters, strict=True):
+            stream = self.engine.text_stream(own)
+            text = "".join(map(stream.feed, each.tokens)) + stream.finish()
+            has_end = each.tokens[-1:] and each.tokens[-1] in self.engine.end_tokens(own)
+            continued.append((text, len(each.tokens) - bool(has_end)))
+        return continued
 
     def encode(self, prompt: str) -> list[int]:
         """Token ids of a prompt after the tokenizer's own prefix; where both are empty, the end-of-text token."""

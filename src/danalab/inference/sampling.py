@@ -35,29 +35,21 @@ def uniform(seed: int, number: int) -> float:
     return ((x ^ (x >> 31)) >> 11) * 2.0**-53
 
 
-PlainSampler = Callable[[Tensor, Sequence[RequestState]], tuple[list[int], list[float]]]
-"""(logits of sequences that only have a temperature, those sequences) -> (tokens, log-probabilities); -1 and NaN where
-the logits are not finite."""
+Sampler = Callable[[Tensor, Sequence[RequestState]], DrawnTokens]
+"""(logits of sequences, the sequences) -> their tokens."""
 
 
-def draw(
-    logits_NV: Tensor, sequences: Sequence[RequestState], plain: PlainSampler | None = None
-) -> DrawnTokens:
+def draw(logits_NV: Tensor, sequences: Sequence[RequestState], plain: Sampler | None = None) -> DrawnTokens:
     """The next token of each sequence by its row of logits, modified in place; `plain` draws by temperature alone."""
-    if plain is None:
-        return _draw(logits_NV, sequences)
-    simple = [row for row, sequence in enumerate(sequences) if sequence.plain]
-    if len(simple) == len(sequences):
-        return DrawnTokens(*plain(logits_NV, sequences), [()] * len(sequences))
-    other = [row for row, sequence in enumerate(sequences) if not sequence.plain]
-    parts = [(other, _draw(logits_NV[other], [sequences[row] for row in other]))]
-    if simple:
-        chosen = plain(logits_NV[simple], [sequences[row] for row in simple])
-        parts.append((simple, DrawnTokens(*chosen, [()] * len(simple))))
-    drawn = DrawnTokens([-1] * len(sequences), [math.nan] * len(sequences), [()] * len(sequences))
-    for rows, part in parts:
-        for row, token, logprob, top in zip(rows, *part, strict=True):
-            drawn.tokens[row], drawn.logprobs[row], drawn.tops[row] = token, logprob, top
+    n, is_plain = len(sequences), [plain is not None and each.plain for each in sequences]
+    drawn = DrawnTokens([-1] * n, [math.nan] * n, [()] * n)
+    for sampler, chosen in ((plain, True), (_draw, False)):
+        rows = [row for row in range(n) if is_plain[row] == chosen]
+        if sampler is not None and rows:
+            logits = logits_NV if len(rows) == n else logits_NV[rows]
+            part = sampler(logits, [sequences[row] for row in rows])
+            for row, token, logprob, top in zip(rows, *part, strict=True):
+                drawn.tokens[row], drawn.logprobs[row], drawn.tops[row] = token, logprob, top
     return drawn
 
 

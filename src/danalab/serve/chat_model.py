@@ -10,14 +10,12 @@ import torch
 
 from danalab.chat.formats import PlainFormat, TemplateFormat, format_of
 from danalab.chat.marks import ChatFormat
-from danalab.errors import UserError
 from danalab.inference.engine import Engine
 from danalab.models.decoder import Decoder
-from danalab.train.run.exchange import open_generator, open_huggingface_generator
+from danalab.train.run.exchange import open_text_generator
 
 if TYPE_CHECKING:
     from danalab.data.tokenizers import Tokenizer
-    from danalab.inference.generator import TextGenerator
 
 SMALL = 20_000_000
 """Parameters of a model that one thread serves: beside other work one thread answers 2.2 times the requests of two."""
@@ -72,21 +70,3 @@ def open_chat_model(
     return ChatModel(
         name or folder.resolve().name, generator.model, generator.tokenizer, chosen, generator.step
     )
-
-
-def open_text_generator(
-    run: Path | None,
-    huggingface: Path | None,
-    step: int | None = None,
-    tokenizer: str | None = None,
-    device: str = "cpu",
-    **engine: Any,
-) -> TextGenerator:
-    """The same for plain text. `engine`: settings of `danalab.inference.Engine`."""
-    if run is not None and huggingface is None:
-        return open_generator(run, step, tokenizer, device, **engine)
-    if huggingface is None or run is not None:
-        raise UserError("give either --run (a run folder) or --from (a folder in Hugging Face format)")
-    if step is not None:
-        raise UserError(f"--step {step}: --from has one model and no checkpoints; leave it out")
-    return open_huggingface_generator(huggingface, tokenizer, device, **engine)

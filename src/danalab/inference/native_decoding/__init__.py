@@ -16,7 +16,7 @@ from danalab import native_library
 from danalab.errors import UserError, nearest
 from danalab.inference.native_decoding.layout import KINDS, STRUCTS, BatchStruct, NativeWeights
 from danalab.inference.request import RequestState
-from danalab.inference.sampling import uniform
+from danalab.inference.sampling import DrawnTokens, uniform
 from danalab.inference.scheduler import BlockPool, Chunk
 from danalab.models.decoder import Decoder
 from danalab.native_library import NativeLibrary
@@ -55,8 +55,8 @@ class NativeSampler:
         arrays = self._temperatures, self._points, self._tokens, self._logprobs
         self._addresses = [array.ctypes.data for array in arrays]
 
-    def __call__(self, logits_NV: Tensor, sequences: Sequence[RequestState]) -> tuple[list[int], list[float]]:
-        """(tokens, log-probabilities) for rows of float32 logits; -1 and NaN where the logits are not finite."""
+    def __call__(self, logits_NV: Tensor, sequences: Sequence[RequestState]) -> DrawnTokens:
+        """Tokens for rows of float32 logits; -1 and NaN where the logits are not finite."""
         count = len(sequences)
         tiny = torch.finfo(torch.float32).tiny
         for row, sequence in enumerate(sequences):
@@ -72,7 +72,7 @@ class NativeSampler:
             *self._addresses,
             torch.get_num_threads(),
         )
-        return self._tokens[:count].tolist(), self._logprobs[:count].tolist()
+        return DrawnTokens(self._tokens[:count].tolist(), self._logprobs[:count].tolist(), [()] * count)
 
 
 PRODUCTS_PER_THREAD = 500_000

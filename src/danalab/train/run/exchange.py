@@ -293,31 +293,32 @@ def _facts(run: Run, step: int) -> dict[str, Any]:
     return facts | {"made with": ", ".join(f"{key} {value}" for key, value in versions if value is not None)}
 
 
-def open_generator(
-    folder: str | Path,
+def open_text_generator(
+    run: Path | None,
+    huggingface: Path | None = None,
     step: int | None = None,
     tokenizer: str | None = None,
     device: str = "cpu",
     **engine: Any,
 ) -> TextGenerator:
-    """The model of a run folder at `step`, default its newest checkpoint that verifies; UserError: no such thing."""
+    """The model of a run folder at `step` (default its newest checkpoint that verifies) or of one in Hugging Face format.
+
+    The latter is an export of ours, or another that `danalab import` accepts. UserError: neither, both, or unreadable.
+    """
     from danalab.data.tokenizers import load_tokenizer
 
-    run = open_run(folder)
-    chosen = run.tokenizer if tokenizer is None else load_tokenizer(tokenizer)
-    loaded = run.load_model(step, choose_device(device))
-    return TextGenerator(loaded.model.eval(), chosen, loaded.step, **engine)
-
-
-def open_huggingface_generator(
-    folder: str | Path, tokenizer: str | None = None, device: str = "cpu", **engine: Any
-) -> TextGenerator:
-    """The model of a folder in Hugging Face format: an export of ours, or another that `danalab import` accepts."""
-    from danalab.data.tokenizers import load_tokenizer
-
-    model = read_model(folder)
+    if run is not None and huggingface is None:
+        opened = open_run(run)
+        chosen = opened.tokenizer if tokenizer is None else load_tokenizer(tokenizer)
+        loaded = opened.load_model(step, choose_device(device))
+        return TextGenerator(loaded.model.eval(), chosen, loaded.step, **engine)
+    if huggingface is None or run is not None:
+        raise UserError("give either --run (a run folder) or --from (a folder in Hugging Face format)")
+    if step is not None:
+        raise UserError(f"--step {step}: --from has one model and no checkpoints; leave it out")
+    model = read_model(huggingface)
     try:
-        chosen = load_tokenizer(folder if tokenizer is None else tokenizer)
+        chosen = load_tokenizer(huggingface if tokenizer is None else tokenizer)
     except UserError as error:
         if tokenizer is not None:
             raise
