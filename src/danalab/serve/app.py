@@ -72,12 +72,12 @@ def create_app(
         Route("/health", api.health),
         Mount("/", StaticFiles(directory=PAGE, html=True)),
     ]
-    middleware = [Middleware(Gate, settings=settings)]
-    if settings.cors_origin:
-        open_to = list(settings.cors_origin)
-        middleware.insert(
-            0, Middleware(CORSMiddleware, allow_origins=open_to, allow_methods=["*"], allow_headers=["*"])
-        )
+    middleware = [
+        Middleware(
+            CORSMiddleware, allow_origins=settings.cors_origin, allow_methods=["*"], allow_headers=["*"]
+        ),
+        Middleware(Gate, settings=settings),
+    ]
     handlers = dict.fromkeys((UserError, HTTPException, ClientDisconnect, Exception), _refuse)
     return Starlette(routes=routes, middleware=middleware, lifespan=lifespan, exception_handlers=handlers)
 

@@ -270,10 +270,8 @@ class NativeWeights:
         packed = weight.view(-1, self._panel, inputs).transpose(1, 2)
         if dtype == "bfloat16":  # outputs i and i + lanes side by side
             packed = packed.unflatten(-1, (2, self._lanes)).transpose(-2, -1)
-        packed = packed.contiguous()
-        self._kept.append(packed)
         self.products += outputs * inputs
-        return MatrixStruct(packed.data_ptr(), scale, bias, outputs, inputs, KINDS[dtype], 0)
+        return MatrixStruct(self._pointer(packed.contiguous()), scale, bias, outputs, inputs, KINDS[dtype], 0)
 
     def _alternating(self, gate: Tensor, up: Tensor) -> Tensor:
         """[2 F, K], panels of gate and of up in turn, F rounded up."""
@@ -287,12 +285,12 @@ class NativeWeights:
         return F.pad(torch.view_as_real(table_DR).permute(2, 1, 0), (0, beyond))
 
     def _floats(self, x: Tensor) -> int:
-        kept = x.detach().to(torch.float32, copy=True).contiguous()
-        self._kept.append(kept)
-        return kept.data_ptr()
+        return self._pointer(x.detach().to(torch.float32, copy=True).contiguous())
 
     def _empty(self, size: int) -> int:
-        kept = torch.empty(size)
+        return self._pointer(torch.empty(size))
+
+    def _pointer(self, kept: Tensor) -> int:
         self._kept.append(kept)
         return kept.data_ptr()
 

@@ -301,7 +301,7 @@ def open_text_generator(
     device: str = "cpu",
     **engine: Any,
 ) -> TextGenerator:
-    """The model of a run folder at `step` (default its newest checkpoint that verifies) or of one in Hugging Face format.
+    """The model of a run folder at `step`, default its newest checkpoint that verifies, or of a Hugging Face folder.
 
     The latter is an export of ours, or another that `danalab import` accepts. UserError: neither, both, or unreadable.
     """
