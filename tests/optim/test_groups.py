@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
 
 from danalab.models import ModelConfig, build_model
+from danalab.optim import DanaMuon
 from danalab.optim.groups import decay_groups, kind_by_name, kind_groups, parameter_kinds, split_group
 
 
@@ -97,6 +100,17 @@ def test_names_and_shapes_decide_where_there_is_no_model(name, shape, kind):
     assert kind_by_name(name, shape) == kind
     [group] = split_group({"params": [(name, torch.ones(shape))], "lr": 0.5})
     assert (group["kind"], group["lr"]) == (kind, 0.5)
+
+
+def test_a_whole_model_without_names_warns():
+    """Nothing tells an embedding from a matrix there."""
+    model = Net()
+    with pytest.warns(UserWarning, match="without names"):
+        DanaMuon(model.parameters())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for params in (model, model.named_parameters(), [p for p in model.parameters() if p.ndim == 2]):
+            DanaMuon(params)
 
 
 def test_groups_say_their_kind_and_frozen_models_are_refused():

@@ -12,6 +12,7 @@ which returns {name: kind}; parameters without a model are judged by name and sh
 """
 
 import re
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -121,7 +122,10 @@ def kind_groups(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def split_group(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """A caller's group as groups with a `kind`: as it says, or by `use_muon`, or by names and shapes."""
+    """A caller's group as groups with a `kind`: as it says, or by `use_muon`, or by names and shapes.
+
+    Warns where a whole model seems to come without names: nothing tells its embeddings from matrices then.
+    """
     params = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
     rest = {key: value for key, value in group.items() if key not in ("params", "use_muon")}
     if "kind" in group:
@@ -132,6 +136,12 @@ def split_group(group: dict[str, Any]) -> list[dict[str, Any]]:
     for entry in params:
         name, p = entry if isinstance(entry, tuple) else ("", entry)
         kinds.setdefault(kind_by_name(name, tuple(p.shape)), []).append(entry)
+    if {"matrix", "vector"} <= kinds.keys() and not any(isinstance(entry, tuple) for entry in params):
+        warnings.warn(
+            "parameters without names: embeddings and heads are taken for matrices; "
+            "give the model or its named_parameters()",
+            stacklevel=7,  # the line that builds the optimizer
+        )
     return [{**rest, "params": entries, "kind": kind} for kind, entries in kinds.items()]
 
 
