@@ -1,4 +1,4 @@
-"""The forms that a model never saw are in no training data; the last number of an answer decides whether it is right."""
+"""The forms that a model never saw are in no training data; the last number of an answer is what counts."""
 
 import random
 import re
