@@ -14,7 +14,7 @@ import torch
 from danalab.chat.formats import PlainFormat
 from danalab.chat.marks import ChatFormat
 from danalab.data.tokenizers import load_tokenizer
-from danalab.inference import Request, TokenEvent
+from danalab.inference import Engine, Request, TokenEvent
 from danalab.models import ModelConfig, build_model
 from danalab.serve.app import create_app
 from danalab.serve.chat_model import ChatModel
@@ -47,6 +47,12 @@ class ScriptedEngine:
         self.cancelled: list[int] = []
         self.prompts: list[str] = []
         self._next = 0
+
+    generate = Engine.generate
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.running)
 
     def submit(self, request: Request) -> int:
         prompt = self.model.tokenizer.decode(request.prompt)

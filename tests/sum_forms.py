@@ -8,13 +8,14 @@ import random
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from danalab.chat.answers import answer_all
 from danalab.chat.messages import Conversation
 from danalab.chat.tasks import Arithmetic
 from danalab.chat.tasks.generated import asked_sum
 from danalab.inference import Request, SamplingParameters
-from danalab.serve.chat_model import open_chat_model
+from danalab.serve.chat_model import ChatModel, open_chat_model
 
 UNSEEN = {
     "+": (
@@ -80,12 +81,17 @@ def problems(sign: str, count: int, largest: int) -> list[tuple[str, str, str]]:
     return found
 
 
-def right_answers(run: Path, largest: int = 99, count: int = 5) -> dict[str, dict[str, int]]:
-    """Form -> right answers of `count`, for each kind of forms."""
-    model = open_chat_model(run)
-    engine, sampling = model.engine(), SamplingParameters(temperature=0, max_tokens=40)
+def right_answers(
+    model: ChatModel,
+    engine: Any,
+    asked_in: dict[str, list[tuple[str, str]]],
+    largest: int = 99,
+    count: int = 5,
+) -> dict[str, dict[str, int]]:
+    """Form -> right answers of `count`, for each kind of forms `asked_in`."""
+    sampling = SamplingParameters(temperature=0, max_tokens=40)
     found: dict[str, dict[str, int]] = {}
-    for kind, known in forms().items():
+    for kind, known in asked_in.items():
         asked = []
         for number, (sign, form) in enumerate(known):
             for left, right, result in problems(sign, count * (number + 1), largest)[-count:]:
@@ -101,7 +107,8 @@ def right_answers(run: Path, largest: int = 99, count: int = 5) -> dict[str, dic
 
 
 if __name__ == "__main__":
-    for kind, right in right_answers(Path(sys.argv[1])).items():
+    opened = open_chat_model(Path(sys.argv[1]))
+    for kind, right in right_answers(opened, opened.engine(), forms()).items():
         print(f"{kind}: {sum(right.values()) / 5 / len(right):.1%} of the answers are right")
         for form, count in right.items():
             if count < 5:

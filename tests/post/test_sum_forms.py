@@ -1,11 +1,12 @@
-"""The forms of sums that a model is asked in and never saw are in no training data."""
+"""The forms that a model never saw are in no training data; the last number of an answer is what counts."""
 
 import random
 import re
 
 from danalab.chat.tasks import Dialogue
 from danalab.chat.tasks.generated import _BEGINNINGS, _ENDINGS, asked_sum
-from sum_forms import UNSEEN, forms
+from servers import ScriptedEngine, tiny_model
+from sum_forms import UNSEEN, forms, right_answers
 
 
 def plain(question: str) -> str:
@@ -26,3 +27,18 @@ def test_unseen_forms_are_a_hundred_and_not_in_the_training_data():
     assert len(set(unseen)) == len(unseen) == 100
     assert not [form for form in unseen if plain(form.format(1, 2)) in drawn]
     assert len(forms()["typed"]) == 100
+
+
+def test_the_last_number_that_is_said_decides():
+    """Of a model that calls the calculator for sums, names the operands of products, and subtracts badly."""
+
+    def says(question: str) -> str:
+        left, sign, right = re.findall(r"\d+|[-+x]", question)
+        if sign == "+":
+            return f"<|python_start|>{left}+{right}<|python_end|>{int(left) + int(right)}"
+        return f"{left} times {right} is {int(left) * int(right)}." if sign == "x" else "It is 1000."
+
+    model = tiny_model()
+    asked = {"typed": [("+", "{0}+{1}?"), ("-", "{0} - {1}")], "unseen": [("*", "Say {0} x {1}")]}
+    found = right_answers(model, ScriptedEngine(model, says), asked, count=3)
+    assert found == {"typed": {"{0}+{1}?": 3, "{0} - {1}": 0}, "unseen": {"Say {0} x {1}": 3}}

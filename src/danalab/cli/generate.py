@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from danalab.cli._shared.model_flags import ModelFlags
+from danalab.cli._shared.model_flags import ModelFlags, stages_of
 from danalab.errors import UserError, printable
 from danalab.train.config.flags import Answer, Count, JsonFlags, setting
 
@@ -43,7 +43,8 @@ def run(flags: Flags) -> Answer | None:
     sampling = [SamplingParameters(seed=flags.seed + i, **settings) for i in range(flags.samples)]
     from danalab.train.run.exchange import open_text_generator
 
-    source = (flags.run, flags.from_, flags.step, flags.tokenizer, flags.device)
+    run = flags.run and stages_of(flags.run)[-1]
+    source = (run, flags.from_, flags.step, flags.tokenizer, flags.device)
     generator = open_text_generator(*source, weight_dtype=flags.weight_dtype)
     if flags.json:
         continued = generator.complete(flags.prompt, sampling)

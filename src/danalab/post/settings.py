@@ -14,6 +14,7 @@ from danalab.train.config.flags import (
     Natural,
     NonNegative,
     PathText,
+    Positional,
     Positive,
     Section,
     setting,
@@ -59,7 +60,7 @@ class ConversationSettings(Section):
 class StageFlags(RunSettings):
     """Flags of every stage; model and tokenizer are those of --run."""
 
-    run: Path = setting(help="The run to start from: a base run, or an earlier stage.", main=True)
+    run: Positional[Path] = setting(help="The run to start from: a base run, or an earlier stage.", main=True)
     data_seed: Natural = setting(1337, "Seed of the order of the data, and of sampled answers.")
     opt: PathText = setting("", "Optimizer; default the run's, with its settings.", main=True)
     lr_fraction: Positive = setting(0.8, LR_FRACTION, main=True)

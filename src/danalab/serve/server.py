@@ -1,6 +1,7 @@
 """A running server for models, and its end: a signal stops new requests, running ones are finished or told."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -38,6 +39,8 @@ def serve(
     app = create_app(list(zip(chat_models, workers, strict=True)), settings, ready)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # uvicorn raises them again after a regular end
+    gc.freeze()  # collections look at what requests make, not for 0.3 s at all that is imported, and seldom
+    gc.set_threshold(50_000)
     Server(app, settings, workers).run(sockets=[listener])
 
 

@@ -190,7 +190,7 @@ def test_a_stage_starts_from_the_newest_weights_until_it_has_its_own(bare_base, 
     """Printing the configuration writes nothing, and a copy of older weights is replaced before the first step."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     flags = SftFlags(run=bare_base.run_dir, data=(str(chats),), iterations=4, ckpt_interval=2)
-    words = ["sft", "--run", str(bare_base.run_dir), "--data", str(chats), "--print-config"]
+    words = ["sft", str(bare_base.run_dir), "--data", str(chats), "--print-config"]
     before = sorted(tmp_path.rglob("*"))
     assert main(words) == 0
     assert sorted(tmp_path.rglob("*")) == before
@@ -241,14 +241,14 @@ def test_the_path_of_a_task_s_data_is_no_file_of_conversations(tmp_path):
 
 
 BAD = {
-    "no such run": (["--run", "absent", "--data", "CHATS"], "absent: not a run folder"),
+    "no such run": (["--run", "absent", "--data", "CHATS"], "absent: not a run folder (no such folder)"),
     "no data": (["--run", "BASE"], "no conversations: give --data FILE.jsonl"),
     "no such file": (["--run", "BASE", "--data", "absent.jsonl"], "absent.jsonl: No such file"),
     "no such task": (["--run", "BASE", "--data", "arithmetik"], "unknown task 'arithmetik' (did you mean"),
     "too long": (["--run", "BASE", "--data", "CHATS", "--seq-len", "65"], "--seq-len 65: the context of"),
     "too short": (["--run", "BASE", "--data", "CHATS", "--seq-len", "4"], "no whole turn within"),
     "a model flag": (["--run", "BASE", "--data", "CHATS", "--d-model", "64"], "unknown flag --d-model"),
-    "no run": (["--data", "CHATS"], "--run is needed"),
+    "no run": (["--data", "CHATS"], "RUN is needed"),
     "a bad share": (
         ["--run", "BASE", "--data", "CHATS", "--val-share", "1"],
         "--val-share 1: must be less than 1",

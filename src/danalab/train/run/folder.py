@@ -53,7 +53,10 @@ class RunFolder:
     def read_config(self) -> dict[str, Any]:
         """The content of config.json."""
         if not self.config_file.is_file():
-            raise UserError(f"{self.path}: not a run folder (no config.json)")
+            what = "no config.json" if self.path.is_dir() else "no such folder"
+            if (self.path / "speedrun.json").is_file():
+                what = f"a speedrun's: its last run is {self.path / 'rl'}"
+            raise UserError(f"{self.path}: not a run folder ({what})")
         content = read_json(self.config_file)
         if isinstance(content, dict) and "model_type" in content and "config" not in content:
             what = "a model in Hugging Face format: danalab chat --from reads it, danalab import makes a run of it"
