@@ -1,4 +1,4 @@
-# Every target makes its own .venv; a second call starts in seconds.
+# Every target makes its own .venv; a second call starts in seconds. Plain `make` prints this.
 #
 #   make demo    AdamW and ADana side by side on real text, in minutes on two CPU cores
 #   make test    the fast tests; make test-all: the slow ones, too
@@ -16,7 +16,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all test-machines lint bench dist gpu-check docs docs-check vendor clean
+.PHONY: help demo test test-all test-machines lint bench dist gpu-check docs docs-check vendor clean
+
+help:
+	@sed -n '/^[^#]/q; /^#/s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/.core
 	$(BIN)/danalab demo

@@ -58,6 +58,17 @@ def test_plan_takes_grouped_queries(capsys):
     assert "--n-kv-heads 3 does not divide the 4 heads" in capsys.readouterr().err
 
 
+def test_a_run_goes_on_by_its_folder_alone(tmp_path, data, capsys):
+    folder = ["train", "--run-dir", str(tmp_path / "run")]
+    sizes = ["--d-model", "32", "--n-layers", "1", "--n-heads", "1", "--seq-len", "32", "--batch-size", "2"]
+    steps = ["--iterations", "4", "--eval-interval", "0", "--data", str(data)]
+    assert main([*folder, *sizes, *steps, "--iterations-to-run", "2"]) == 0
+    assert main(folder) == 0
+    assert "finished at step 4 of 4" in capsys.readouterr().err
+    assert main([*folder, "--lr", "1"]) == 2
+    assert "give a size" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_run_with_experts_tells_of_their_use_and_goes_on_where_it_was(tmp_path, data):
     sizes = [

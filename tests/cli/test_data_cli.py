@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from danalab.cli.app import main
+from danalab.data.open import find_dataset
 
 
 @pytest.fixture
@@ -45,6 +46,13 @@ def test_prepare_then_info(corpus, tmp_path, capsys):
     assert "bpe-280" in text
 
 
+def test_texts_by_path_are_prepared_where_training_looks_for_them(corpus, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("DATASETS_DIR", str(tmp_path / "sets"))
+    made = _json(capsys, "data", "prepare", str(corpus), "--tokenizer", "bytes")
+    assert sum(split["documents"] for split in made["splits"].values()) == 20
+    assert find_dataset(corpus, "bytes") in (tmp_path / "sets").iterdir()
+
+
 def test_train_then_evaluate_a_tokenizer(corpus, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(
@@ -69,6 +77,7 @@ def test_train_then_evaluate_a_tokenizer(corpus, tmp_path, capsys, monkeypatch):
     ("arguments", "reason"),
     [
         (["data", "prepare", "stdlb"], "did you mean 'stdlib'"),
+        (["data", "prepare", "book.txt"], "unknown file, folder or data source 'book.txt'"),
         (["data", "prepare", "text"], "--input PATH"),
         (["data", "prepare", "text", "--input", "/absent"], "no such file"),
         (["data", "info", "/absent"], "no such folder"),

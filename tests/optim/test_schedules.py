@@ -49,7 +49,7 @@ def test_factors_stay_between_0_and_1_and_keep_their_last_value(name, steps, sha
 @pytest.mark.parametrize("name", list(SCHEDULES))
 def test_the_peak_is_reached_with_no_warm_up_and_with_one_step(name, steps, warmup):
     schedule = get_schedule(name, steps, warmup)
-    assert schedule(warmup if name in ("cos-inf", "cos-restarts", "wsd", "powerlaw") else 0) == 1.0
+    assert schedule(warmup if name in ("cos_inf", "cos_restarts", "wsd", "powerlaw") else 0) == 1.0
 
 
 def test_one_step_runs_work():

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class PrepareFlags(JsonFlags):
     name: Positional[str] = setting(
-        help="Source: stdlib (Python's standard library, no network), text (your files, with --input), "
+        help="A file or folder of text, or a source: stdlib (Python's standard library, no network), text (with --input), "
         "synthetic (a generated language of known entropy, with --language), or a corpus of the "
         "hub: fineweb-10bt, fineweb-100bt, fineweb-edu, c4, openwebtext2, redpajama, redpajama-v2, "
         "slimpajama, wikitext, arxiv, shakespeare-char."
@@ -73,12 +73,16 @@ def prepare(flags: PrepareFlags) -> Answer:
     """Tokenise a corpus into shards; after a kill, run it again to resume."""
     if flags.dry_run:
         return _offer(flags)
-    from danalab.data.open import describe
+    from danalab.data.open import describe, plan_texts
     from danalab.data.preparation.pipeline import prepare as prepare_dataset
-    from danalab.data.sources import SyntheticSource, TextSource
+    from danalab.data.sources import SOURCES, SyntheticSource, TextSource
+    from danalab.data.sources.base import datasets_folder
     from danalab.data.sources.synthetic import Language
     from danalab.data.sources.text import TEXT_COLUMN
 
+    if flags.name not in SOURCES and Path(flags.name).exists():  # the folder that train --data NAME takes, too
+        out = flags.out or plan_texts(Path(flags.name), flags.tokenizer, datasets_folder()).folder
+        flags = replace(flags, name=TextSource.name, input=(flags.name, *flags.input), out=out)
     names = ("val_fraction", "val_documents", "max_documents", "max_tokens", "shard_tokens", "workers")
     settings = {name: getattr(flags, name) for name in names}
     source = flags.name

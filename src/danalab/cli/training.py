@@ -2,12 +2,14 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danalab.post.settings import MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
-from danalab.train.config.flags import Answer
+from danalab.train.config.flags import Answer, names_of
 from danalab.train.config.train_config import TrainConfig
+from danalab.train.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from danalab.data.vocabulary import Vocabulary
@@ -22,7 +24,6 @@ def run(flags: TrainConfig | StageFlags) -> Answer | int:
     with StopRequest() as stop:  # before the imports below, which take seconds
         from danalab.train.callbacks.console import log_to_stderr
         from danalab.train.job import run_training
-        from danalab.train.run.folder import RunFolder
         from danalab.train.run.metrics import write_curve
 
         log_to_stderr()
@@ -73,7 +74,19 @@ def _configuration(flags: TrainConfig | StageFlags) -> TrainConfig:
         from danalab.post.sft import configure
 
         return configure(flags, MidConfig if isinstance(flags, MidFlags) else SftConfig)
-    return flags
+    return _as_it_began(flags)
+
+
+def _as_it_began(flags: TrainConfig) -> TrainConfig:
+    """The run in --run-dir, as its command gave it, where no flag here says what to train."""
+    names = names_of(TrainConfig, "run", "input", "data", "execution")
+    folder = None if flags.run_dir is None else RunFolder(flags.run_dir)
+    if folder is None or not folder.config_file.is_file():
+        return flags
+    saved, usual = folder.read_config(), TrainConfig()
+    if saved.get("stage") != "pretraining" or any(getattr(flags, name) != getattr(usual, name) for name in names):
+        return flags
+    return replace(flags, **{name: value for name, value in saved["given"].items() if name in names})
 
 
 def ending(summary: dict[str, Any], folder: Path) -> str:

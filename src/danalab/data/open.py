@@ -131,10 +131,11 @@ def find_dataset(
             return folder
     name = str(data)
     if name not in SOURCES and os.path.exists(data):
-        return _texts(Path(data), tokenizer, root)
+        planned = plan_texts(Path(data), tokenizer, root)
+        return planned.folder if (planned.folder / MANIFEST).is_file() else planned
     if os.sep in name:
         raise UserError(f"{name}: no such file or folder")
-    source: type[Source] = lookup(SOURCES, name, "data set")
+    source: type[Source] = lookup(SOURCES, name, "file, folder or data source")
     wanted = str(tokenizer or source.default_tokenizer)
     path = tokenizer_path(tokenizer or source.default_tokenizer)
     folder = source.dataset_folder(wanted, load_tokenizer(path) if path else None, root)
@@ -153,8 +154,8 @@ def find_dataset(
     return PreparationPlan(source.name, wanted, folder)
 
 
-def _texts(place: Path, tokenizer: str | Path | None, root: Path) -> Path | PreparationPlan:
-    """The data set of a text file or a folder of texts; changed texts are another one."""
+def plan_texts(place: Path, tokenizer: str | Path | None, root: Path) -> PreparationPlan:
+    """The preparation of a text file or a folder of texts; changed texts are another data set."""
     try:
         source = TextSource([place])
     except UserError as error:
@@ -163,8 +164,7 @@ def _texts(place: Path, tokenizer: str | Path | None, root: Path) -> Path | Prep
     path = tokenizer_path(wanted)
     kind = load_tokenizer(path).fingerprint[:8] if path else wanted
     digest = hashlib.sha256(source.identity().encode("utf-8", "surrogateescape")).hexdigest()
-    folder = root / f"{place.resolve().stem}-{kind}-{digest[:8]}"
-    return folder if (folder / MANIFEST).is_file() else PreparationPlan(source, wanted, folder)
+    return PreparationPlan(source, wanted, root / f"{place.resolve().stem}-{kind}-{digest[:8]}")
 
 
 def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:

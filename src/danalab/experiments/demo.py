@@ -21,14 +21,16 @@ from danalab.errors import UserError
 from danalab.experiments.cells import Cell
 from danalab.experiments.settings import DemoConfig
 from danalab.files import write_atomically, write_json
+from danalab.optimizer_facts import rates_to_try
 
 MODEL = {"arch": "enoki", "d_model": 128, "n_layers": 2, "n_heads": 2}
 SEQ_LEN = 128
 BATCH_SIZE = 8
 EVAL_BATCHES = 4
 """Validation windows of an evaluation, in batches; the last one reads the whole split."""
-TRIALS = {"adamw": (2e-3, 4e-3, 8e-3), "adana": (5e-4, 1e-3, 2e-3)}
-"""Peak learning rates tried for each optimizer, equally many, all at full length."""
+TRIALS = {opt: (rates_to_try(opt)[0] / 2, *rates_to_try(opt)[:2]) for opt in ("adamw", "adana")}
+"""Peak learning rates tried for each optimizer, equally many, all at full length: those to begin with, a factor of 2
+lower, since the best of both optimizers is the lowest of them on this model."""
 PROMPTS = ("def read_", "import ", '    """Return the ')
 
 

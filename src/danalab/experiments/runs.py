@@ -298,6 +298,12 @@ def at_multiplier(cell: Cell, multiplier: float) -> Cell:
     return Cell(f"{cell.name}-lrx{multiplier:g}", settings, cell.label, cell.place)
 
 
+def _share_made(folder: Path) -> float:
+    """Share of a run's steps that its metrics show."""
+    rows = last_rows(RunFolder(folder).metrics_file)
+    return min(1.0, rows[-1]["step"] / RunFolder(folder).read_config()["steps"]) if rows else 0.0
+
+
 def collect(folder: Path) -> list[dict[str, Any]]:
     """Gather the rows of a sweep or ladder; runs nothing."""
     if not (folder / RECORD).is_file():
@@ -378,7 +384,6 @@ class Progress:
         with self._lock:
             title = self._open.pop(folder)
             self._ended += 1
-            seconds = time.monotonic() - self._began
             if row is not None and math.isfinite(loss):
                 group = (title, row["opt"])
                 least, name = self._best[group] = min(
@@ -386,8 +391,7 @@ class Progress:
                 )
                 best = "the best so far" if name == folder.name else f"best {least:.4f} of {name}"
                 words = f"lr {row['lr']:.3g}, val loss {loss:.4f}, {best}"
-            times = f"{seconds:.0f} s, about {seconds / self._ended * len(self._open):.0f} s left"
-            counted = f"{self._ended} of {self._ended + len(self._open)} done, {times}"
+            counted = self._counted()
         self.say(f"  {folder.name}: {words} ({counted})")
 
     def update(self) -> None:
@@ -403,4 +407,11 @@ class Progress:
             losses = [f", val loss {row['val/loss']:.4f}" for row in rows if row.get("val/loss") is not None]
             words.append(f"{folder.name} (step {rows[-1]['step'] if rows else 0}{''.join(losses[-1:])})")
         if words:
-            self.say("  running: " + "; ".join(words))
+            self.say(f"  running: {'; '.join(words)} ({self._counted()})")
+
+    def _counted(self) -> str:
+        """How many runs have ended, the seconds since the first began and those left, by the steps made so far."""
+        seconds, total = time.monotonic() - self._began, self._ended + len(self._open)
+        done = self._ended + sum(map(_share_made, list(self._open)))
+        left = f", about {seconds / done * (total - done):.0f} s left" if done else ""
+        return f"{self._ended} of {total} done, {seconds:.0f} s{left}"

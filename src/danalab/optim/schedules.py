@@ -101,7 +101,7 @@ def cos_inf(
     length = steps - cos_inf_steps - warmup
     if cos_inf_steps < 0 or length <= 0:
         raise UserError(
-            f"schedule 'cos-inf': warmup {warmup} + cos_inf_steps {cos_inf_steps} leave none of {steps} steps"
+            f"schedule 'cos_inf': warmup {warmup} + cos_inf_steps {cos_inf_steps} leave none of {steps} steps"
             " for the cosine; shorten one of them"
         )
     last = 1 / (div_factor * final_div_factor)
@@ -130,13 +130,13 @@ def cos_restarts(
     cycles = min(4, length) if cycles is None else cycles
     if not 1 <= cycles <= length:
         raise UserError(
-            f"schedule 'cos-restarts': cycles is {cycles}; it must be from 1 to the {length} steps left"
+            f"schedule 'cos_restarts': cycles is {cycles}; it must be from 1 to the {length} steps left"
         )
     longest = cycles - 1 if cycle_factor > 1 else 0  # powers of at most 1 do not overflow
     shares = [cycle_factor ** (k - longest) for k in range(cycles)]
     if length * min(shares) < sum(shares) * (1 - 1e-9):
         raise UserError(
-            f"schedule 'cos-restarts': {cycles} cycles by {cycle_factor:g}: one has less than a step"
+            f"schedule 'cos_restarts': {cycles} cycles by {cycle_factor:g}: one has less than a step"
         )
     starts = [warmup + length * sum(shares[:k]) / sum(shares) for k in range(cycles + 1)]
     last = 1 / (div_factor * final_div_factor)
@@ -271,8 +271,8 @@ DECAYS: dict[str, Callable[[float, float], float]] = {
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "cos": cos,
     "linear": linear,
-    "cos-inf": cos_inf,
-    "cos-restarts": cos_restarts,
+    "cos_inf": cos_inf,
+    "cos_restarts": cos_restarts,
     "wsd": wsd,
     "powerlaw": powerlaw,
     "none": none,

@@ -33,4 +33,4 @@ def make_source(
     name: str, inputs: Sequence[str | Path] = (), val_inputs: Sequence[str | Path] = ()
 ) -> Source:
     """The source called `name`, or somebody's own class, FILE.py:NAME; sources of files read `inputs`, `val_inputs`."""
-    return lookup(SOURCES, name, "data source", own=True).build(inputs, val_inputs)
+    return lookup(SOURCES, name, "file, folder or data source", own=True).build(inputs, val_inputs)

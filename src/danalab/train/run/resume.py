@@ -284,8 +284,15 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
         raise UserError(
             f"{folder.path} is the folder of a run of {there}, not of {stage}; take another --run-dir"
         )
-    spec = _as_it_began(saved["config"], spec)
-    ours, theirs = spec.as_dict(), saved["config"]
+    theirs = saved["config"]
+    # They follow from the device and the ranks where they are automatic.
+    taken = {
+        name: theirs[name]
+        for name in ("dtype", "eval_batches", "final_eval_batches")
+        if spec.automatic(name) and theirs[name] != getattr(spec, name)
+    }
+    spec = replace(spec, **taken)
+    ours = spec.as_dict()
     differing = [
         name
         for name in names_of(type(spec), "run")
@@ -307,6 +314,8 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
             f"{folder.path} already holds a run with other settings ({'; '.join(reasons)}); take another "
             f"--run-dir{hint}"
         )
+    for name, value in taken.items():
+        log.info("%s %s, as the run began", flag(name), value)
     earlier, wanted = theirs["extend_to"], spec.extend_to
     if earlier is None:
         return spec
@@ -316,18 +325,6 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
     if wanted < earlier:
         raise UserError(f"--extend-to {wanted}: the run was extended to {earlier} steps already")
     return spec
-
-
-def _as_it_began(saved: dict[str, Any], spec: TrainConfig) -> TrainConfig:
-    """The run with the number format and the sets of validation windows that it began with, where they are automatic:
-    they follow from the device and the ranks."""
-    names = ("dtype", "eval_batches", "final_eval_batches")
-    taken = {
-        name: saved[name] for name in names if spec.automatic(name) and saved[name] != getattr(spec, name)
-    }
-    for name, value in taken.items():
-        log.info("%s %s, as the run began", flag(name), value)
-    return replace(spec, **taken)
 
 
 def _is_moved(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
