@@ -60,7 +60,9 @@ def test_a_source_that_needs_files_says_the_command(tmp_path):
 
 
 def test_unknown_names_are_refused(tmp_path):
-    with pytest.raises(UserError, match="unknown file, folder or data source 'stdlb' \\(did you mean 'stdlib'\\?\\)"):
+    with pytest.raises(
+        UserError, match="unknown file, folder or data source 'stdlb' \\(did you mean 'stdlib'\\?\\)"
+    ):
         resolve_dataset("stdlb", datasets_dir=tmp_path)
     with pytest.raises(UserError, match=r"neither a data set .* nor text"):
         resolve_dataset(tmp_path)

@@ -90,6 +90,16 @@ def test_the_verb_shows_rate_loss_and_the_best_of_each_optimizer(trainer, tmp_pa
     assert "adana-lrx2" in said.out
 
 
+def test_the_time_left_counts_the_steps_of_runs_under_way(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(runs, "_share_made", lambda folder: 0.5)
+    progress = runs.Progress()
+    progress._began -= 30
+    for name in "ab":
+        progress.add(tmp_path / name, "runs")
+    progress.ended(tmp_path / "a", None, None)
+    assert "1 of 2 done, 30 s, about 10 s left" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_killed_sweep_goes_on_and_ends_with_the_same_rows(fixed, tmp_path):
     fixed = {**fixed, "iterations": 60, "ckpt_interval": 5}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class PrepareFlags(JsonFlags):
     name: Positional[str] = setting(
-        help="A file or folder of text, or a source: stdlib (Python's standard library, no network), text (with --input), "
+        help="A file or folder of text, or a source: stdlib (Python's standard library, no network), text, "
         "synthetic (a generated language of known entropy, with --language), or a corpus of the "
         "hub: fineweb-10bt, fineweb-100bt, fineweb-edu, c4, openwebtext2, redpajama, redpajama-v2, "
         "slimpajama, wikitext, arxiv, shakespeare-char."
@@ -80,7 +80,9 @@ def prepare(flags: PrepareFlags) -> Answer:
     from danalab.data.sources.synthetic import Language
     from danalab.data.sources.text import TEXT_COLUMN
 
-    if flags.name not in SOURCES and Path(flags.name).exists():  # the folder that train --data NAME takes, too
+    if (
+        flags.name not in SOURCES and Path(flags.name).exists()
+    ):  # the folder that train --data NAME takes, too
         out = flags.out or plan_texts(Path(flags.name), flags.tokenizer, datasets_folder()).folder
         flags = replace(flags, name=TextSource.name, input=(flags.name, *flags.input), out=out)
     names = ("val_fraction", "val_documents", "max_documents", "max_tokens", "shard_tokens", "workers")

@@ -84,7 +84,9 @@ def _as_it_began(flags: TrainConfig) -> TrainConfig:
     if folder is None or not folder.config_file.is_file():
         return flags
     saved, usual = folder.read_config(), TrainConfig()
-    if saved.get("stage") != "pretraining" or any(getattr(flags, name) != getattr(usual, name) for name in names):
+    if saved.get("stage") != "pretraining" or any(
+        getattr(flags, name) != getattr(usual, name) for name in names
+    ):
         return flags
     return replace(flags, **{name: value for name, value in saved["given"].items() if name in names})
 
