@@ -242,10 +242,10 @@ def validate(flags: ValidateFlags) -> Answer:
     """Read a whole data set and list its faults; exit code 1 if there are any."""
     from rich.console import Console
 
-    from danalab.data.advice import advise
     from danalab.data.arrays import has_splits
     from danalab.data.validation import validate as validate_data
     from danalab.files import write_json
+    from danalab.train.advice import advise
 
     console = Console(stderr=True)
     with console.status("reading") as status:

@@ -252,7 +252,7 @@ def run_record(
         "stage": stage_kind(spec).name,
         "given": spec.given.as_dict(),
         "config": spec.as_dict(),
-        "plan": spec.planned.as_dict(),
+        "plan": spec.facts(),
         "model": spec.model.as_dict(),
         "lr_source": spec.lr_source,
         "steps": spec.last_step,
