@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.errors import UserError
-from danalab.train.run.metrics import MetricsFile
-
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -33,18 +30,12 @@ class CallbackContext:
     optimizer: torch.optim.Optimizer
     strategy: ParallelStrategy
     consumption: Consumption
-    """Tokens, sequences and FLOPs after a number of steps."""
+    """Tokens and FLOPs after a number of steps."""
 
     @property
     def writes(self) -> bool:
         """Whether this rank writes files; the others take part in collectives."""
         return self.strategy.world.is_main
-
-    def require_float32_moments(self, flag: str) -> None:
-        """Refuse a callback that reads moments where they have another format."""
-        for group in self.optimizer.param_groups:
-            if group.get("stochastic_rounding") == "moments":
-                raise UserError(f"{flag} reads float32 moments; leave stochastic_rounding=moments out")
 
 
 class Callback:
@@ -99,29 +90,3 @@ class Callback:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore `state_dict`."""
-
-
-class RowsCallback(Callback):
-    """Writes rows to a file in the run folder, on rank 0; a resumed run goes on in the same file."""
-
-    file_name = ""
-    _file: MetricsFile | None = None
-
-    def on_start(self, step: int) -> None:
-        """Open the file without the rows past the resumed step."""
-        if self.context.writes:
-            self._file = MetricsFile(self.context.folder / self.file_name, step)
-
-    def write(self, row: dict[str, Any]) -> None:
-        """Add a row."""
-        if self._file is not None:
-            self._file.write(row)
-
-    def sync(self) -> None:
-        if self._file is not None:
-            self._file.sync()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
