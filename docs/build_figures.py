@@ -66,8 +66,8 @@ def drawn(name: str, panels: int, width: float) -> Iterator[tuple[str, list[Axes
             "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 14,
         }  # fmt: skip
         with mpl.rc_context(look):
-            figure, axes = plt.subplots(1, panels, figsize=(width, 3.9), layout="constrained", squeeze=False)
-            yield theme, list(axes[0])
+            figure, axes = plt.subplots(panels, figsize=(width, 3.6 * panels), layout="constrained", squeeze=False)
+            yield theme, list(axes[:, 0])
             figure.savefig(FIGURES / f"{name}-{theme}.svg", transparent=True, metadata={"Date": None})
             plt.close(figure)
 
@@ -82,7 +82,7 @@ def against_adamw(axes: Axes, theme: str, curves: dict[str, tuple[list, list]], 
     (low, high), place = axes.get_ylim(), -np.inf
     farthest = max(x[-1] for x, _ in curves.values())
     for loss, opt in ends:
-        place = max(loss, place + 0.07 * (high - low))  # names do not overlap
+        place = max(loss, place + 0.09 * (high - low))  # names do not overlap
         axes.annotate(NAMES[opt], (farthest, place), xytext=(6, 0), textcoords="offset points",
                       color=color[opt], va="center", fontweight="bold")  # fmt: skip
     end, final = (values[-1] for values in curves["adamw"])
@@ -97,10 +97,10 @@ def against_adamw(axes: Axes, theme: str, curves: dict[str, tuple[list, list]], 
 
 
 def headline() -> None:
-    """Left: the largest size, loss against compute. Right: the saving at every size."""
+    """Above: the largest size, loss against compute. Below: the saving at every size."""
     found = ladder().saved
     params = max(found["adana"])
-    for theme, (left, right) in drawn("headline", 2, width=11.0):
+    for theme, (left, right) in drawn("headline", 2, width=6.4):
         curves = {opt: mean_curve(opt, params) for opt in ("adamw", "adana", "dana-muon")}
         whole = curves["adamw"][0][-1]
         against_adamw(left, theme, curves, first=whole * 0.4)
@@ -136,7 +136,7 @@ def headline() -> None:
         right.set_xscale("log")
         right.set_xticks(sizes, [f"{size / 1000:.0f}" for size in sizes], fontsize=10)
         right.minorticks_off()
-        right.set_xlim(sizes[0] * 0.88, params * 2.2)
+        right.set_xlim(sizes[0] * 0.88, params * 5.5)
         right.set_xlabel("thousand parameters; bands: 95% intervals over three seeds")
         right.set_ylabel("compute saved")
         right.yaxis.set_major_formatter(lambda value, _: f"{value:+.0f}%" if value else "0")
@@ -193,7 +193,7 @@ def schedules() -> None:
     schedule = get_schedule("cos_inf", 20_000, 400)
     factor = np.array([schedule(step - 1) for step in steps])
     decay = np.minimum(4 / (2000 + steps), 2 * peak)
-    for theme, (left, right) in drawn("optimizers/schedules", 2, width=11.0):
+    for theme, (left, right) in drawn("optimizers/schedules", 2, width=6.4):
         color = COLORS[theme]["adana"]
         left.plot(steps, decay, color=color, linewidth=2.2, label="λ(t), omega 4")
         left.plot(steps, factor * decay, "--", color=color, linewidth=2.2, label="s(t) λ(t), what is applied")

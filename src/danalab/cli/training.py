@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from danalab.post.settings import MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
 from danalab.train.config.flags import Answer, names_of
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from danalab.data.vocabulary import Vocabulary
@@ -24,6 +23,7 @@ def run(flags: TrainConfig | StageFlags) -> Answer | int:
     with StopRequest() as stop:  # before the imports below, which take seconds
         from danalab.train.callbacks.console import log_to_stderr
         from danalab.train.job import run_training
+        from danalab.train.run.folder import RunFolder
         from danalab.train.run.metrics import write_curve
 
         log_to_stderr()
@@ -79,6 +79,8 @@ def _configuration(flags: TrainConfig | StageFlags) -> TrainConfig:
 
 def _as_it_began(flags: TrainConfig) -> TrainConfig:
     """The run in --run-dir, as its command gave it, where no flag here says what to train."""
+    from danalab.train.run.folder import RunFolder
+
     names = names_of(TrainConfig, "run", "input", "data", "execution")
     folder = None if flags.run_dir is None else RunFolder(flags.run_dir)
     if folder is None or not folder.config_file.is_file():
