@@ -8,7 +8,7 @@ characters train, the rest validates, and an id is a character's place in their 
 """
 
 import argparse
-import pickle
+import json
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +24,14 @@ DATA, LADDER = Path("datasets", "nanogpt-shakespeare"), Path("ladders", "nanogpt
 
 
 def prepare(text: str, target: Path) -> None:
-    """Write the text as nanoGPT does: train.bin and val.bin of uint16 ids, and meta.pkl with the characters."""
+    """Write train.bin and val.bin of uint16 ids as nanoGPT does, and tokens.json with the number of characters."""
     characters = sorted(set(text))
     ids = {character: i for i, character in enumerate(characters)}
     data, cut = np.array([ids[character] for character in text], np.uint16), int(0.9 * len(text))
     target.mkdir(parents=True, exist_ok=True)
     data[:cut].tofile(target / "train.bin")
     data[cut:].tofile(target / "val.bin")
-    meta = {"vocab_size": len(characters), "itos": dict(enumerate(characters)), "stoi": ids}
-    (target / "meta.pkl").write_bytes(pickle.dumps(meta))
+    (target / "tokens.json").write_text(json.dumps({"vocab_size": len(characters)}))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from danalab.cli.app import main
-from danalab.train.slurm import SlurmJob
-from danalab.train.system.slurm import Resources
+from danalab.train.slurm import Resources, SlurmJob
 from slurm_stand_ins import Cluster
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

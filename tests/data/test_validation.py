@@ -261,8 +261,8 @@ def test_what_holds_no_data_fails(tmp_path, capsys, what):
 def test_advice_names_commands_that_the_parser_takes(tmp_path):
     import shlex
 
-    from danalab.data.advice import advise
     from danalab.data.validation import Validation
+    from danalab.train.advice import advise
     from danalab.train.config.flags import parse
     from danalab.train.config.train_config import TrainConfig
 
@@ -278,8 +278,8 @@ def test_advice_names_commands_that_the_parser_takes(tmp_path):
 
 @pytest.mark.parametrize("tokens", [10**7, 3 * 10**8, 10**10])
 def test_the_command_for_long_contexts_trains_a_resonance_model(tokens):
-    from danalab.data.advice import advise
     from danalab.data.validation import Validation
+    from danalab.train.advice import advise
 
     result = Validation("folder", "arrays", ".npy", 9, 50257, sequences=[1], sequence_length=32768)
     result.total_tokens = tokens
@@ -296,8 +296,8 @@ def test_an_invalid_set_shows_the_number_of_bad_files(folder):
 
 @pytest.mark.parametrize("layout", ["arrays", "shards"])
 def test_no_command_is_advised_whose_batch_the_data_do_not_fill(layout):
-    from danalab.data.advice import advise
     from danalab.data.validation import Validation
+    from danalab.train.advice import advise
 
     result = Validation("folder", layout, ".npy", 9, 50257, sequences=[14], sequence_length=64)
     result.total_tokens = 14 * 64

@@ -17,7 +17,7 @@ from danalab.experiments.cells import expand
 from danalab.experiments.ladder import RATE, LadderPlan, run_ladder
 from danalab.experiments.runs import Queued, collect
 from danalab.experiments.slurm import SlurmRunner
-from danalab.train.system.slurm import COMMAND, Resources
+from danalab.train.slurm import COMMAND, Resources
 from experiments.conftest import TRAINER, run_all
 from slurm_stand_ins import Cluster as StandIn
 

@@ -61,7 +61,7 @@ def test_learning_rates_match_the_reference_for_every_optimizer_and_kappa(rules,
 
 
 def test_the_first_command_of_the_readme_plans_the_published_numbers():
-    run = plan("enoki", "adana", 3).as_dict()
+    run = plan("enoki", "adana", 3).facts()
     assert (run["steps"], run["warmup"], run["total_params"]) == (6165, 123, 20201472)
     assert run["weight_decay"] == pytest.approx(4 / 616, rel=1e-12)
     assert run["lr"] == pytest.approx(4.389153e-3, rel=1e-6)
@@ -90,7 +90,7 @@ def test_compute_counts_the_model_as_built():
     assert run.model.non_emb_params == 12 * d * d * layers
     assert run.model.exact_params == 14 * d * d * layers + layers * (2 * d + 256) + d + 2 * vocab * d
     weights = 14 * d * d * layers + vocab * d
-    assert run.flops == (6 * weights + 12 * layers * d * 2048) * run.tokens
+    assert run.flops_per_token == 6 * weights + 12 * layers * d * 2048
 
 
 def test_grouped_queries_and_gates_enter_the_count():
@@ -191,13 +191,13 @@ def test_the_automatic_decay_takes_omega_over_steps_of_a_weight_whatever_the_opt
     for opt in ("adamw", "lion", "sgd", "prodigy", "muon"):
         planned = plan("enoki", opt, 6)
         taken = planned.weight_decay * planned.lr * decay_factor("enoki", opt, planned.model.non_emb_params)
-        assert math.isclose(taken * planned.steps, 4.0)
+        assert math.isclose(taken * planned.iterations, 4.0)
 
 
 def test_manau_decays_over_the_whole_run_in_proportion_to_the_learning_rate():
     planned = plan("enoki", "manau", 6)
-    assert planned.wd_ts == planned.steps
-    assert math.isclose(planned.weight_decay, 4 / (planned.lr * planned.steps))
+    assert planned.wd_ts == planned.iterations
+    assert math.isclose(planned.weight_decay, 4 / (planned.lr * planned.iterations))
     assert plan("enoki", "manau", 6, wd_ts=7).wd_ts == 7
 
 

@@ -20,7 +20,6 @@ import builtins
 import contextlib
 import ctypes
 import fcntl
-import itertools
 import json
 import os
 import platform
@@ -126,10 +125,7 @@ def _process(task: dict[str, Any], reads: int, writes: int) -> Iterator[socket.s
 
 
 def _permit(listener: int) -> None:
-    """Let the first creations of a process go on as they are; the kernel refuses further ones.
-
-    Another thread may change what the pointers of a system call show, but not that it counted.
-    """
+    """Let the first creations of a process go on, whatever their pointers show by then; the kernel refuses others."""
     waiting = select.poll()
     waiting.register(listener, select.POLLIN)
     for _ in range(MAX_CREATIONS):
@@ -180,13 +176,13 @@ def main() -> None:
 
 
 def _serve(source: str, name: str, questions: Any, answers: Any) -> None:
-    """Say whether the function is defined, then answer each line of arguments by "=VALUE" or "!ERROR", in literals."""
+    """Answer lines by "=VALUE" or "!ERROR", in literals: define the function at an empty one, call it at arguments."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     function: Any = None
-    for line in itertools.chain([""], iter(questions.readline, "")):
+    for line in iter(questions.readline, ""):
         try:
             value = None
-            if line:
+            if line.strip():
                 arguments, named = ast.literal_eval(line.strip())
                 value = plain(function(*arguments, **named))
             else:
@@ -202,33 +198,31 @@ def _serve(source: str, name: str, questions: Any, answers: Any) -> None:
 def _test(source: str, name: str, tests: str, answers: Any, questions: Any) -> None:
     """Run the tests with a function that asks the other process; `source` defines what else they use."""
 
-    def candidate(*arguments: Any, **named: Any) -> Any:
+    def ask(question: str) -> Any:
         with contextlib.suppress(BrokenPipeError):
-            questions.write(f"{plain(arguments)!a}, {plain(named)!a}\n")
+            questions.write(question + "\n")
             questions.flush()
-        return receive()
-
-    def receive() -> Any:
         line = answers.readline(MAX_LINE)
         if not line.endswith("\n"):
             raise RuntimeError("the program's value is too long" if line else "the program ended itself")
-        if not line.startswith("="):
-            raise _error(line[1:].strip())
-        return ast.literal_eval(line[1:].strip())
+        said = line[1:].strip()
+        if line.startswith("="):
+            return ast.literal_eval(said)
+        kind, _, text = said.partition(": ")
+        raise _ERRORS[kind](text) if kind in _ERRORS else RuntimeError(said or "no value")
 
-    receive()
+    ask("")
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(source, "prompt", "exec"), namespace)
-    namespace[name] = candidate
+    namespace[name] = lambda *arguments, **named: ask(f"{plain(arguments)!a}, {plain(named)!a}")
     exec(compile(tests, "tests", "exec"), namespace)
 
 
-def _error(text: str) -> Exception:
-    """The program's exception where it is one of Python's."""
-    kind: Any = getattr(builtins, text.partition(":")[0], None)
-    known = ArithmeticError, LookupError, TypeError, ValueError
-    is_known = isinstance(kind, type) and issubclass(kind, known)
-    return kind(text.partition(": ")[2]) if is_known else RuntimeError(text or "no value")
+_KINDS = (ArithmeticError, LookupError, TypeError, ValueError)
+_ERRORS = {
+    name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, _KINDS)
+}
+"""Exceptions of the program that reach the tests as they are."""
 
 
 def plain(value: Any) -> Any:
@@ -255,7 +249,6 @@ def described(error: BaseException) -> str:
 
 # ---- rights ----
 
-
 _PARENT_DEATH_SIGNAL, _NO_NEW_PRIVILEGES = 1, 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _READ_FILE, _READ_DIR, _EVERYTHING = 1 << 2, 1 << 3, (1 << 13) - 1
@@ -272,25 +265,24 @@ _ALL, _TRUNCATE, _CREATE = 0xFFFFFFFF, os.O_TRUNC, os.O_CREAT | 1 << 22
 """Masks: every bit; of flags of open: O_TRUNC; O_CREAT and the bit of O_TMPFILE."""
 _EMPTIES = (_TRUNCATE, _TRUNCATE | 3)
 """Flags that empty a file for which Landlock asks no right to write: reading, and the access mode 3."""
-_PERMITTED = {  # system call: number on x86_64 and on aarch64
+_PERMITTED = {  # system call: number on x86_64 and on aarch64; sendmsg hands the listener over, no socket is left
     "read": (0, 63), "write": (1, 64), "close": (3, 57), "stat": (4, None), "fstat": (5, 80), "lstat": (6, None),
     "poll": (7, None), "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215),
     "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139),
     "pread64": (17, 67), "pwrite64": (18, 68), "readv": (19, 65), "writev": (20, 66), "access": (21, None),
     "pipe": (22, None), "select": (23, None), "sched_yield": (24, 124), "mremap": (25, 216), "madvise": (28, 233),
     "dup": (32, 23), "dup2": (33, None), "nanosleep": (35, 101), "getpid": (39, 172), "sendfile": (40, 71),
-    "sendmsg": (46, 211),  # hands the listener over; no socket is left afterwards
-    "exit": (60, 93), "uname": (63, 160), "fsync": (74, 82), "fdatasync": (75, 83), "ftruncate": (77, 46),
-    "getcwd": (79, 17), "chdir": (80, 49), "rename": (82, None), "rmdir": (84, None), "unlink": (87, None),
-    "readlink": (89, None), "umask": (95, 166), "gettimeofday": (96, 169), "getrusage": (98, 165),
-    "sysinfo": (99, 179), "times": (100, 153), "getuid": (102, 174), "getgid": (104, 176), "geteuid": (107, 175),
-    "getegid": (108, 177), "sigaltstack": (131, 132), "gettid": (186, 178), "futex": (202, 98),
+    "sendmsg": (46, 211), "exit": (60, 93), "uname": (63, 160), "fsync": (74, 82), "fdatasync": (75, 83),
+    "ftruncate": (77, 46), "getcwd": (79, 17), "chdir": (80, 49), "rename": (82, None), "rmdir": (84, None),
+    "unlink": (87, None), "readlink": (89, None), "umask": (95, 166), "gettimeofday": (96, 169),
+    "getrusage": (98, 165), "sysinfo": (99, 179), "times": (100, 153), "getuid": (102, 174), "getgid": (104, 176),
+    "geteuid": (107, 175), "getegid": (108, 177), "sigaltstack": (131, 132), "gettid": (186, 178), "futex": (202, 98),
     "sched_getaffinity": (204, 123), "getdents64": (217, 61), "set_tid_address": (218, 96), "fadvise64": (221, 223),
     "clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "exit_group": (231, 94),
     "newfstatat": (262, 79), "unlinkat": (263, 35), "renameat": (264, 38), "readlinkat": (267, 78),
     "faccessat": (269, 48), "pselect6": (270, 72), "ppoll": (271, 73), "set_robust_list": (273, 99), "dup3": (292, 24),
-    "pipe2": (293, 59), "getrandom": (318, 278), "copy_file_range": (326, 285),
-    "statx": (332, 291), "rseq": (334, 293), "faccessat2": (439, 439),
+    "pipe2": (293, 59), "getrandom": (318, 278), "copy_file_range": (326, 285), "statx": (332, 291),
+    "rseq": (334, 293), "faccessat2": (439, 439),
 }  # fmt: skip
 _CHECKED = (  # system call, its numbers, an argument, its mask, masked values: what follows; the first row that fits
     ("open", (2, None), 1, _TRUNCATE | 3, _EMPTIES, _DENY), ("open", (2, None), 1, _CREATE, (0,), _PERMIT),
@@ -309,10 +301,7 @@ _CHECKED = (  # system call, its numbers, an argument, its mask, masked values: 
 
 
 def isolate(folder: str) -> int:
-    """Keep only the rights that the module names; they cannot be regained. Returns the listener for creations.
-
-    Raises CannotIsolate: says why.
-    """
+    """Keep only the rights that the module names, for good; the listener for creations. CannotIsolate: says why not."""
     machine, libc = platform.machine(), ctypes.CDLL(None, use_errno=True)
     if not sys.platform.startswith("linux") or machine not in _MACHINES:
         told = f"programs are isolated on Linux on x86_64 and aarch64, not on {platform.platform()}"
@@ -333,11 +322,8 @@ def isolate(folder: str) -> int:
     installed = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__)} - {"/"}
     libraries = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo")
     allowed = dict.fromkeys((*installed, *libraries), _READ_FILE | _READ_DIR)
-    allowed |= {
-        "/dev/null": _READ_FILE | _WRITE_FILE,
-        "/dev/urandom": _READ_FILE,
-        folder: handled & ~_DEVICES,
-    }
+    allowed |= {"/dev/null": _READ_FILE | _WRITE_FILE, "/dev/urandom": _READ_FILE}
+    allowed[folder] = handled & ~_DEVICES
     for path in filter(os.path.exists, allowed):
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         rule = struct.pack("=Qi", allowed[path] & handled, descriptor)
@@ -366,22 +352,14 @@ def _filter(machine: str) -> list[bytes]:
     load, equal, end, keep, jump = 0x20, 0x15, 0x06, 0x54, 0x05
     column = list(_MACHINES).index(machine)
     found = [step(load, 4), step(equal, _MACHINES[machine][0], 1, 0), step(end, _DENY)]
-    rows = [
-        *((numbers, 0, 0, (), _PERMIT) for numbers in _PERMITTED.values()),
-        *(row[1:] for row in _CHECKED),
-    ]
-    for numbers, argument, mask, values, verdict in rows:
+    always = ((numbers, 0, 0, (), _PERMIT) for numbers in _PERMITTED.values())
+    for numbers, argument, mask, values, verdict in (*always, *(row[1:] for row in _CHECKED)):
         # Of an argument the lower half, which alone the kernel reads.
-        checks = [step(load, 16 + 8 * argument), step(keep, mask)] if mask else []
+        checks = [step(load, 16 + 8 * argument), step(keep, mask)]
         checks += [step(equal, value, len(values) - index) for index, value in enumerate(values)]
-        checks += [step(jump, 1)] if mask else []
-        if numbers[column] is not None:
-            found += [
-                step(load, 0),
-                step(equal, numbers[column], 0, len(checks) + 1),
-                *checks,
-                step(end, verdict),
-            ]
+        checks = [*checks, step(jump, 1)] if mask else []
+        if (number := numbers[column]) is not None:
+            found += [step(load, 0), step(equal, number, 0, len(checks) + 1), *checks, step(end, verdict)]
     return [*found, step(end, _DENY)]
 
 

@@ -41,11 +41,6 @@ class PrepareFlags(JsonFlags):
     text_column: str = setting(
         "text", "Field of the lines, or column of the tables, that holds the text; for the source text."
     )
-    eos: str | None = setting(
-        None,
-        "Special token that ends documents, of a tokenizer given by its path; default "
-        "<|endoftext|>, else the eos_token in its tokenizer_config.json.",
-    )
     language: tuple[str, ...] = setting(
         (),
         "Settings of the source synthetic, KEY=VALUE: words, zipf, levels, level_exponent, answers, "
@@ -84,7 +79,7 @@ def prepare(flags: PrepareFlags) -> Answer:
     from danalab.data.sources.synthetic import Language
     from danalab.data.sources.text import TEXT_COLUMN
 
-    names = ("val_fraction", "val_documents", "max_documents", "max_tokens", "shard_tokens", "workers", "eos")
+    names = ("val_fraction", "val_documents", "max_documents", "max_tokens", "shard_tokens", "workers")
     settings = {name: getattr(flags, name) for name in names}
     source = flags.name
     if flags.language:
@@ -247,10 +242,10 @@ def validate(flags: ValidateFlags) -> Answer:
     """Read a whole data set and list its faults; exit code 1 if there are any."""
     from rich.console import Console
 
-    from danalab.data.advice import advise
     from danalab.data.arrays import has_splits
     from danalab.data.validation import validate as validate_data
     from danalab.files import write_json
+    from danalab.train.advice import advise
 
     console = Console(stderr=True)
     with console.status("reading") as status:

@@ -57,9 +57,10 @@ def run(flags: Flags) -> Answer:
     given = TrainConfig(**{field.name: getattr(flags, field.name) for field in fields(TrainConfig)})
     vocabulary, about_data = _vocabulary(given)
     config = resolved_run(given, vocabulary)
-    planned, ranks = config.planned, flags.nproc or 1
+    ranks, steps = flags.nproc or 1, config.iterations
+    tokens, flops, own = config.tokens(steps), config.flops(steps), config.optimizer_flops(steps) or 0.0
     memory = config.memory_gib(config.batch_size, ranks)
-    hours = accelerator_hours(planned.total_flops, flags.mfu)
+    hours = accelerator_hours(flops + own, flags.mfu)
     price = flags.dollars_per_hour
     if flags.gpu is not None:
         gpu = named(flags.gpu)
@@ -68,14 +69,14 @@ def run(flags: Flags) -> Answer:
     costs = None if price is None else {name: value * price for name, value in hours.items()}
     wall = {name: value / ranks for name, value in hours.items()}
     tokens_of = getattr(vocabulary, "tokens_per_epoch", None)
-    epochs = tokens_of and planned.tokens / tokens_of(config.seq_len)
+    epochs = tokens_of and tokens / tokens_of(config.seq_len)
     speed = _tokens_per_second(config) if flags.gpu is None and ranks == 1 else None
     facts = {
-        **planned.as_dict(),
+        **config.facts(),
         "memory_gib": memory,
         "gpu_hours": hours,
         "wall_hours": wall,
-        "machine_hours": speed and planned.tokens / speed / 3600,
+        "machine_hours": speed and tokens / speed / 3600,
         "dollars": costs,
         "batch_size": config.batch_size,
         "acc_steps": config.acc_steps,
@@ -87,16 +88,16 @@ def run(flags: Flags) -> Answer:
     rows = [
         *_describe(config),
         *(("note", note) for note in config.notes),
-        ("compute", f"{planned.flops:.4g} FLOPs ({planned.flops_per_token:,} per token)"),
+        ("compute", f"{flops:.4g} FLOPs ({config.flops_per_token:,} per token)"),
     ]
-    if own := planned.optimizer_flops:
-        share = own / planned.total_flops
-        rows.append(("", f"and {own:.4g} in {planned.opt}'s own matrix products: {share:.1%} of a step"))
+    if own:
+        share = own / (flops + own)
+        rows.append(("", f"and {own:.4g} in {config.opt}'s own matrix products: {share:.1%} of a step"))
     rows.append(
         ("memory", f"{memory:.1f} GiB at micro-batch {config.batch_size}, bf16 autocast, {how} (estimate)")
     )
     if speed:
-        took = _duration(planned.tokens / speed / 3600)
+        took = _duration(tokens / speed / 3600)
         rows.append(
             ("this machine", f"{took} at {speed:,.0f} tokens/s, measured for a second without the optimizer")
         )
@@ -127,7 +128,7 @@ def _tokens_per_second(config: TrainConfig) -> float | None:
     if not usable or config.model.exact_params > largest:
         return None
     model = build_model(config.model, seed=0).to(device)
-    most = max(1, int(work / config.planned.flops_per_token))
+    most = max(1, int(work / config.flops_per_token))
     length = min(config.seq_len, most)
     rows = max(1, min(config.batch_size, most // length))
     tokens = torch.randint(config.vocab_size, (rows, length), device=device)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from danalab.errors import UserError
 from danalab.train.config.flags import Answer, JsonFlags, Positional, parse, setting
-from danalab.train.system.slurm import Resources
+from danalab.train.slurm import Resources, SlurmJob, submit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,6 @@ class Flags(JsonFlags, Resources):
 
 def run(flags: Flags) -> Answer:
     """Write a SLURM job script that requeues until a run's last step, and submit it; the run's flags follow --."""
-    from danalab.train.slurm import SlurmJob, submit
-
     if not flags.train:
         raise UserError("no run: give flags of danalab train after --")
     name, words = _checked(list(flags.train), flags.ranks)

@@ -18,7 +18,7 @@ import numpy as np
 
 from danalab.data.dataset import Dataset
 from danalab.data.formats.shards import Encoding, Shard
-from danalab.data.layout import Layout, open_npy
+from danalab.data.layout import Layout
 from danalab.data.splits import SPLIT_NAMES, split_name
 from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError, first_line
@@ -97,15 +97,31 @@ def open_array(path: Path) -> Shard:
         raise UserError(f"{path}: a dangling symbolic link (to {os.readlink(path)})")
     if not path.is_file():  # a named pipe would block
         raise UserError(f"{path}: not a regular file")
-    shard, shape = open_npy(path) if path.suffix == ".npy" else _open_pt(path)
+    shard, shape = _open_npy(path) if path.suffix == ".npy" else _open_pt(path)
     if len(shape) != 2:
-        more = "; streams of one dimension lie in a folder of their own" if len(shape) == 1 else ""
-        raise UserError(f"{path}: its shape is {shape}; it must be [sequences, length]{more}")
+        raise UserError(f"{path}: its shape is {shape}; it must be [sequences, length]")
     if shape[0] == 0:
         raise UserError(f"{path}: no sequences in it")
     if shape[1] < 2:
         raise UserError(f"{path}: its sequences have {shape[1]} token(s); they must have at least 2")
     return replace(shard, length=shape[1])
+
+
+def _open_npy(path: Path) -> tuple[Shard, list[int]]:
+    """The ids of a .npy, not read, and its shape."""
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")  # only its header is read
+        extra = path.stat().st_size - array.offset - array.nbytes
+    except Exception as error:  # numpy's parser raises almost anything
+        raise UserError(f"{path}: damaged, or not a .npy ({first_line(error)})") from error
+    if array.dtype.kind not in "ui" or not array.flags.c_contiguous:
+        order = "" if array.flags.c_contiguous else ", column by column"
+        raise UserError(
+            f"{path}: {array.dtype.name}{order} of shape {list(array.shape)}, not rows of integers"
+        )
+    if extra:
+        raise UserError(f"{path}: {extra} bytes more than its header says")
+    return Shard(path, array.offset, array.dtype, array.size), list(array.shape)
 
 
 def _open_pt(path: Path) -> tuple[Shard, list[int]]:

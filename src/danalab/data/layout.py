@@ -17,13 +17,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from danalab.data.dataset import Dataset, dataset_of
 from danalab.data.formats.shards import Encoding, Shard
 from danalab.data.tokenizers import UNKNOWN
 from danalab.data.tokenizers.base import padded
-from danalab.errors import UserError, first_line
+from danalab.errors import UserError
 
 
 class Layout(ABC):
@@ -116,8 +114,6 @@ class Scan:
     min_id: int
     max_id: int
     sha256: str
-    halves: bool
-    """Whether uint16 halves of wider ids were read: every second one is 0."""
 
 
 @lru_cache(maxsize=65536)
@@ -127,28 +123,8 @@ def _scan(shard: Shard, modified: int) -> Scan:
     if shard.length is not None:  # the same for every format of sequences
         head = f"{shard.dtype.str}|{(shard.n_tokens // shard.length, shard.length)}|".encode()
     digest = hashlib.sha256(head)
-    least, largest, upper = 0, 0, 0
+    least, largest = 0, 0
     for _, ids in shard.blocks():
         digest.update(ids.data)
         least, largest = min(least, int(ids.min())), max(largest, int(ids.max()))
-        upper = max(upper, int(ids[1::2].max(initial=0)))
-    halves = shard.dtype.itemsize == 2 and shard.n_tokens >= 1024 and upper == 0 < largest
-    return Scan(least, largest, digest.hexdigest(), halves)
-
-
-def open_npy(path: Path) -> tuple[Shard, list[int]]:
-    """The ids of a .npy as a stream, not read, and its shape. UserError: not a sound .npy of integers."""
-    try:
-        array = np.lib.format.open_memmap(path, mode="r")  # only its header is read
-        extra = path.stat().st_size - array.offset - array.nbytes
-    except Exception as error:  # numpy's parser raises almost anything
-        advice = "rename a file of bare ids to .bin"
-        raise UserError(f"{path}: damaged, or not a .npy ({first_line(error)}); {advice}") from error
-    if array.dtype.kind not in "ui" or not array.flags.c_contiguous:
-        order = "" if array.flags.c_contiguous else ", column by column"
-        raise UserError(
-            f"{path}: {array.dtype.name}{order} of shape {list(array.shape)}, not rows of integers"
-        )
-    if extra:
-        raise UserError(f"{path}: {extra} bytes more than its header says")
-    return Shard(path, array.offset, array.dtype, array.size), list(array.shape)
+    return Scan(least, largest, digest.hexdigest())

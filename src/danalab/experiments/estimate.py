@@ -17,9 +17,9 @@ from danalab.experiments.cells import Cell, check_optimizers, known_vocabulary, 
 from danalab.hardware import named
 
 if TYPE_CHECKING:
-    from danalab.scaling import Plan
+    from danalab.train.config.train_config import TrainConfig
 
-Rate = Callable[["Plan"], float]
+Rate = Callable[["TrainConfig"], float]
 """Plan of a run -> FLOP/s of one device."""
 
 
@@ -47,7 +47,7 @@ def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
     if not seen:
         return None
 
-    def rate(planned: "Plan") -> float:
+    def rate(planned: "TrainConfig") -> float:
         own = [each for each in seen if each[0] == planned.opt] or seen
         here = planned.global_batch
         distance = [
@@ -71,8 +71,11 @@ def estimate(
     estimates = []
     for cell in cells:
         config = cell.config(folder / "runs" / cell.name)
-        planned = resolved(config).planned
-        hours = None if rate is None else planned.total_flops / rate(planned) / 3600
+        planned = resolved(config)
+        steps = planned.iterations
+        tokens, flops = planned.tokens(steps), planned.flops(steps)
+        both = flops + (planned.optimizer_flops(steps) or 0.0)
+        hours = None if rate is None else both / rate(planned) / 3600
         tokens_per_epoch = getattr(
             known_vocabulary(config.source, config.tokenizer), "tokens_per_epoch", None
         )
@@ -82,11 +85,11 @@ def estimate(
                 "name": cell.name,
                 "opt": planned.opt,
                 "params": planned.model.exact_params,
-                "steps": planned.steps,
+                "steps": steps,
                 "lr": planned.lr,
-                "tokens": planned.tokens,
-                "epochs": data_tokens and planned.tokens / data_tokens,
-                "flops": planned.flops,
+                "tokens": tokens,
+                "epochs": data_tokens and tokens / data_tokens,
+                "flops": flops,
                 "device_hours": hours,
                 "cost": None if hours is None or price is None else hours * price,
             }

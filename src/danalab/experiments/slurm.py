@@ -24,8 +24,7 @@ from danalab.errors import UserError
 from danalab.experiments.cells import Cell
 from danalab.experiments.runs import Queued, Runner, last_words, train_flags
 from danalab.files import read_json, validated, write_json
-from danalab.train.slurm import SlurmJob, submit
-from danalab.train.system import slurm
+from danalab.train.slurm import COMMAND, Resources, SlurmJob, submit
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +46,11 @@ class SlurmRunner(Runner):
     def __init__(
         self,
         folder: Path,
-        resources: slurm.Resources,
+        resources: Resources,
         *,
         wait: bool = False,
         poll_seconds: float = 60.0,
-        command: Sequence[str] = slurm.COMMAND,
+        command: Sequence[str] = COMMAND,
     ):
         """`poll_seconds`: interval of looks at the queue [s]; `command` starts `danalab` there."""
         super().__init__(folder, jobs=1)

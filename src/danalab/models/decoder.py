@@ -29,9 +29,9 @@ from danalab.models.cache import Cache, State
 from danalab.models.config import ModelConfig, checkpointing_rule
 from danalab.models.init import KIND_OF_ROLE, initialise
 from danalab.models.layers.attention import Rotary, document_positions, document_starts
-from danalab.models.layers.basic import Embedding, Linear, dropout, make_norm
+from danalab.models.layers.basic import MLP, Embedding, Linear, dropout, make_norm
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
-from danalab.models.moe.mixture import Routing, make_mlp, router_losses, stacked, weighted
+from danalab.models.moe.mixture import MixtureOfExperts, Routing, router_losses, stacked, weighted
 from danalab.models.shards import local_shard
 
 
@@ -297,7 +297,9 @@ class Block(nn.Module):
             config
         )  # its name in checkpoints, whatever it is
         self.mlp_norm = make_norm(config, config.d_model)
-        self.mlp = make_mlp(config, layer)
+        sparsity = config.sparsity
+        has_experts = sparsity is not None and layer in sparsity.layers
+        self.mlp = MixtureOfExperts(config) if has_experts else MLP(config, config.mlp_dim)
         self.residual_scale = config.residual_scale
         self.dropout = config.dropout
         self.checkpointing = "none"

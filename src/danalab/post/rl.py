@@ -104,7 +104,7 @@ def _stage(
         scalars=rollouts.scalars,
         balance=None if spec.model.sparsity is None else RouterBalance(spec.model, device),
     )
-    per_step, flops_per_token = settings.problems * settings.samples, spec.planned.flops_per_token
+    per_step, flops_per_token = settings.problems * settings.samples, spec.flops_per_token
     consumption = Consumption(
         rollouts.tokens,
         lambda step: per_step * step,

@@ -7,16 +7,64 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
 
 from danalab.errors import UserError
 from danalab.files import write_atomically
-from danalab.train.system import slurm
+from danalab.train.config.flags import Count, Natural, Section, setting
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_LIBRARY = Path(slurm.__file__).with_name("slurm_job.sh")
+_LIBRARY = Path(__file__).parent / "system" / "slurm_job.sh"
+COMMAND = (sys.executable, "-m", "danalab")
+"""What starts `danalab` on the cluster by default: this installation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources(Section):
+    """Resources of a job, as sbatch takes them."""
+
+    title: ClassVar[str] = "SLURM"
+
+    account: str | None = setting(None, "SLURM: account that is charged; default the cluster's.", main=True)
+    partition: str | None = setting(None, "Partition; default the cluster's.")
+    time: str = setting(
+        "24:00:00",
+        "SLURM: time limit of one job, as sbatch reads it; the run continues in the next one.",
+        main=True,
+    )
+    nodes: Count = setting(1, "SLURM: machines of a run.", main=True)
+    gpus: Natural = setting(
+        1, "SLURM: GPUs on each machine, one rank each; 0: one process on the CPU.", main=True
+    )
+    cpus: Count = setting(8, "CPU cores for each rank.")
+    mem: str = setting("32G", "Memory on each machine.")
+    grace_seconds: Annotated[int, Ge(10)] = setting(
+        300, "Warning before the time limit, in which the run is checkpointed [s]."
+    )
+    sbatch: tuple[str, ...] = setting(
+        (), "More options of sbatch, without their hyphens: --sbatch constraint=a100 qos=low."
+    )
+
+    setup: tuple[str, ...] = setting((), 'Shell commands that run first: --setup "module load cuda".')
+    at_once: Count | None = setting(
+        None, "Largest number of runs of an array that run at the same time; default all."
+    )
+
+    @property
+    def options(self) -> list[str]:
+        """The additional options of sbatch, with their hyphens."""
+        return ["--" + option.removeprefix("--") for option in self.sbatch]
+
+    @property
+    def ranks(self) -> int:
+        """Processes of the job."""
+        return self.nodes * max(1, self.gpus)
 
 
 @dataclass(frozen=True)
@@ -26,9 +74,9 @@ class SlurmJob:
     name: str
     runs: Sequence[Sequence[str]]
     """Flags of `danalab train`, for each run."""
-    resources: slurm.Resources
+    resources: Resources
     log_folder: Path
-    command: Sequence[str] = slurm.COMMAND
+    command: Sequence[str] = COMMAND
     """The command that starts `danalab` on the cluster."""
 
     def __post_init__(self) -> None:

@@ -20,12 +20,13 @@ from torch import Tensor
 from danalab.errors import UserError
 from danalab.files import write_atomically
 from danalab.optim.tensor_shard import whole_of
-from danalab.train.callbacks.base import Callback, CallbackContext, RowsCallback
+from danalab.train.callbacks.base import Callback, CallbackContext
+from danalab.train.run.metrics import MetricsFile
 
 EPS = 1e-12
 
 
-class Dynamics(RowsCallback):
+class Dynamics(Callback):
     """Writes `dynamics.jsonl`, a row each logged step: `{"step": ..., "PARAMETER/norm": ..., ...}`.
 
     Two and more dimensions: norm, grad_norm, update_norm, relative_update = |D|/|W|, angular_update,
@@ -34,13 +35,19 @@ class Dynamics(RowsCallback):
     Costs a copy of the weights during the logged steps.
     """
 
-    name, file_name = "dynamics", "dynamics.jsonl"
+    name = "dynamics"
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
         self._parameters = [(name, p) for name, p in context.model.named_parameters() if p.requires_grad]
         self._before: list[Tensor] = []
         self._row: dict[str, Any] = {}
+        self._file: MetricsFile | None = None
+
+    def on_start(self, step: int) -> None:
+        """A resumed run goes on in the same file, without the rows past its step."""
+        if self.context.writes:
+            self._file = MetricsFile(self.context.folder / "dynamics.jsonl", step)
 
     def before_update(self, step: int) -> None:
         if not self.context.spec.is_logged(step):
@@ -66,10 +73,20 @@ class Dynamics(RowsCallback):
             old, new = whole_of(before).double(), whole_of(p.detach()).double()
             self._row |= {f"{name}/{key}": value for key, value in update_statistics(old, new).items()}
         self._before = []  # frees the memory
-        self.write({"step": step, **dict(sorted(self._row.items()))})
+        if self._file is not None:
+            self._file.write({"step": step, **dict(sorted(self._row.items()))})
 
     def on_skip(self, step: int) -> None:
         self._before = []
+
+    def sync(self) -> None:
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def update_statistics(old: Tensor, new: Tensor) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from danalab.models import ModelConfig
 from danalab.models.architectures import Activation
-from danalab.models.moe import MixtureOfExperts, Router
 from danalab.models.moe.experts import MIN_ROWS, grouped_linear
+from danalab.models.moe.mixture import MixtureOfExperts, Router
 
 
 def mixture(activation: Activation, **changes) -> MixtureOfExperts:

@@ -134,17 +134,15 @@ def test_the_originals_scaling_rules_are_read(tmp_path):
     (tmp_path / "a.yaml").write_text(ORIGINAL)
     (tmp_path / "b.yaml").write_text(SUMMARY)
     for settings in ({}, {"kappa": 0.75}, {"opt": "adamw"}, {"global_batch": 512}, {"global_batch": 100}):
-        usual = resolve(TrainConfig(heads=6, **settings), Words()).planned.as_dict()
-        ruled = resolve(
-            TrainConfig(heads=6, rules=tmp_path / "a.yaml", **settings), Words()
-        ).planned.as_dict()
+        usual = resolve(TrainConfig(heads=6, **settings), Words()).facts()
+        ruled = resolve(TrainConfig(heads=6, rules=tmp_path / "a.yaml", **settings), Words()).facts()
         assert ruled.pop("lr_source").startswith("--rules: ")
         usual.pop("lr_source")
         assert ruled == usual
     config = resolve(TrainConfig(heads=6, rules=tmp_path / "b.yaml"), Words())
     assert config.lr == 3.72e3 * (3.70e3 + config.model.non_emb_params) ** -0.894
-    large = resolve(TrainConfig(arch="qwen3", heads=4, rules=tmp_path / "b.yaml"), Words()).planned
-    assert large == resolve(TrainConfig(arch="qwen3", heads=4), Words()).planned
+    large = resolve(TrainConfig(arch="qwen3", heads=4, rules=tmp_path / "b.yaml"), Words())
+    assert large.facts() == resolve(TrainConfig(arch="qwen3", heads=4), Words()).facts()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from annotated_types import Gt, Le
 
 from danalab.errors import UserError
 from danalab.train.config.flags import Count, JsonFlags, Positive, flag, setting
-from danalab.train.system.slurm import Resources
+from danalab.train.slurm import Resources
 
 if TYPE_CHECKING:
     from danalab.experiments.estimate import Rate

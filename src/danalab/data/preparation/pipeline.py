@@ -53,7 +53,6 @@ def prepare(
     shard_tokens: int = SHARD_TOKENS,
     workers: int | None = None,
     progress: bool = True,
-    eos: str | None = None,
 ) -> Path:
     """Write a source's tokens as a data set; returns its folder. Does nothing if the same data set exists.
 
@@ -72,7 +71,6 @@ def prepare(
         shard_tokens: a shard ends after the chunk of documents (about 250 kB of text) that reaches this size.
         workers: number of threads (below 60 MB of text) or processes that tokenise; by default one per core.
         progress: show progress and a summary on standard error.
-        eos: the special token of a saved tokenizer that ends documents; see `load_tokenizer`.
     Raises:
         UserError: bad source, tokenizer, text or settings, a folder with other content, or an unreachable hub.
     """
@@ -91,9 +89,7 @@ def prepare(
         max_tokens = source.default_max_tokens
     path = tokenizer_path(tokenizer or source.default_tokenizer)
     tokenizer = str(tokenizer or source.default_tokenizer)
-    if path is None and eos is not None:
-        raise UserError(f"--eos {eos}: only with the path of a tokenizer; {tokenizer} has its own")
-    saved = load_tokenizer(path, eos) if path else None
+    saved = load_tokenizer(path) if path else None
     chosen = saved or source.make_tokenizer(tokenizer)
     if isinstance(chosen, BpeTokenizer):
         chosen.require_lossless(DECOMPOSED)

@@ -19,11 +19,9 @@ from danalab.data.tokenizers.bpe import BpeTokenizer, eos_of_size, train_bpe, tr
 from danalab.data.tokenizers.chat_template import spelling
 from danalab.data.tokenizers.gpt2 import Gpt2Tokenizer
 from danalab.data.tokenizers.plain import (
-    META,
     ByteTokenizer,
     CharacterTokenizer,
     WordTokenizer,
-    read_meta,
 )
 from danalab.errors import UserError, nearest
 from danalab.files import read_state
@@ -32,7 +30,6 @@ __all__ = [
     "CHAT_SPECIALS",
     "BUILT_IN",
     "EOS",
-    "META",
     "UNKNOWN",
     "BpeTokenizer",
     "ByteTokenizer",
@@ -42,7 +39,6 @@ __all__ = [
     "WordTokenizer",
     "eos_of_size",
     "load_tokenizer",
-    "read_meta",
     "requested_size",
     "saved_tokenizer",
     "tokenizer_path",
@@ -53,7 +49,7 @@ __all__ = [
 UNKNOWN = "an unknown tokenizer"
 """The name of the tokenizer of ids that nothing describes."""
 _PLAIN = {each.name: each for each in (ByteTokenizer, CharacterTokenizer)}  # tokenizers without tables
-_FROM_FILE = {"gpt2": Gpt2Tokenizer, "words": WordTokenizer, "alphabet": CharacterTokenizer}
+_FROM_FILE = {"gpt2": Gpt2Tokenizer, "words": WordTokenizer}
 """Tokenizers that are read from a `tokenizer.json`, beside those that were trained."""
 BUILT_IN = (*_PLAIN, Gpt2Tokenizer.name)
 """Names of tokenizers that are the same everywhere."""
@@ -81,21 +77,18 @@ def requested_size(name: str | Path) -> int:
 
 
 def saved_tokenizer(folder: Path) -> Path | None:
-    """The file of the tokenizer in a folder: `tokenizer.json`, else nanoGPT's `meta.pkl`; None where it has neither."""
-    return next((file for file in (folder / "tokenizer.json", folder / META) if os.path.isfile(file)), None)
+    """The `tokenizer.json` of a folder; None where it has none."""
+    file = folder / "tokenizer.json"
+    return file if os.path.isfile(file) else None
 
 
-def load_tokenizer(name: str | Path, eos: str | None = None) -> Tokenizer:
+def load_tokenizer(name: str | Path) -> Tokenizer:
     """The tokenizer `bytes`, `characters` or `gpt2`, or the one saved in a `tokenizer.json` or its folder.
 
-    Args:
-        name: a name as text, or a path.
-        eos: the special token that ends documents, of a tokenizer from a file; by default `<|endoftext|>`, else the
-            eos_token in the `tokenizer_config.json` beside it.
+    `name`: a name as text, or a path. Documents end with `<|endoftext|>` where the saved tokenizer has it, else with
+    the eos_token in the `tokenizer_config.json` beside it.
     """
     path = tokenizer_path(name)
-    if path is None and eos is not None:
-        raise UserError(f"--eos {eos}: only for a tokenizer from a file; {name} has {EOS}")
     if path is None:
         if saved_tokenizer(Path(name)):
             _log.warning("tokenizer %s: the built-in one; the folder of this name is ./%s", name, name)
@@ -103,28 +96,20 @@ def load_tokenizer(name: str | Path, eos: str | None = None) -> Tokenizer:
     is_folder = os.path.isdir(path)
     file = path / "tokenizer.json" if is_folder else path
     if not os.path.isfile(file):
-        if is_folder and os.path.isfile(path / META):
-            size, made = read_meta(path / META)
-            if made is None:
-                what = f"{size} ids without their characters; put a tokenizer.json beside it"
-                raise UserError(f"{path / META}: {what}")
-            return made
         raise UserError(
             f"{path}: no tokenizer.json in this folder" if is_folder else f"no tokenizer at '{path}'"
         )
     beside = file.parent / "tokenizer_config.json"
     settings = read_state(_Settings, beside) if beside.is_file() else _Settings()
     kind = settings.danalab_name
-    if kind in _PLAIN or kind in _FROM_FILE:
-        if eos not in (None, EOS):
-            raise UserError(f"--eos {eos}: {file} has {EOS}")
-        return _PLAIN[kind]() if kind in _PLAIN else _FROM_FILE[kind].from_file(file)
+    if kind in _PLAIN:
+        return _PLAIN[kind]()
+    if kind in _FROM_FILE:
+        return _FROM_FILE[kind].from_file(file)
     bos = spelling(settings.bos_token) if settings.add_bos_token else None
     # In chat models eos_token ends an answer, so it comes last.
-    wanted = (
-        [eos or settings.danalab_eos] if eos or settings.danalab_eos else [EOS, spelling(settings.eos_token)]
-    )
-    return BpeTokenizer.from_file(file, name=kind, eos=[text for text in wanted if text], bos=bos)
+    ends = [settings.danalab_eos] if settings.danalab_eos else [EOS, spelling(settings.eos_token)]
+    return BpeTokenizer.from_file(file, name=kind, eos=[text for text in ends if text], bos=bos)
 
 
 def _named(text: str) -> Tokenizer:

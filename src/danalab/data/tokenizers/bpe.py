@@ -58,7 +58,7 @@ class BpeTokenizer(Tokenizer):
             known = ", ".join(list(added)[:8]) or "none"
             raise UserError(
                 f"{origin}: the tokenizer has no special token {' or '.join(eos)}, which separates documents; name the "
-                f"one that does with --eos, or as eos_token in tokenizer_config.json; there are: {known}"
+                f"one that does as eos_token in tokenizer_config.json beside it; there are: {known}"
             )
         self.eos, self.specials = ends[0], added
         self.n_tokens = max(vocabulary.values()) + 1

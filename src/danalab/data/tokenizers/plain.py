@@ -1,14 +1,8 @@
-"""Tokenizers without merges: bytes, the characters of plain English text or of nanoGPT's data, a fixed list of words.
-
-nanoGPT's `meta.pkl` beside train.bin and val.bin lists one character for each id:
-
-    {"vocab_size": 65, "itos": {0: "\\n", 1: " ", ...}, "stoi": {"\\n": 0, " ": 1, ...}}
-"""
+"""Tokenizers without merges: bytes, the characters of plain English text, a fixed list of words."""
 
 from __future__ import annotations
 
 import json
-import pickle
 import string
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +19,7 @@ from danalab.data.tokenizers.base import (
     specials_from,
     to_printable,
 )
-from danalab.errors import UserError, first_line
+from danalab.errors import UserError
 from danalab.files import read_json
 
 ALPHABET = "".join(sorted(string.ascii_letters + string.digits + string.punctuation + " \n"))
@@ -83,7 +77,7 @@ class ListTokenizer(Tokenizer):
 
 
 class CharacterTokenizer(ListTokenizer):
-    """An id for each character: those of plain English in code order, or nanoGPT's, in any order."""
+    """An id for each character: those of plain English, in code order."""
 
     name = "characters"
     pre_tokenizer: ClassVar = {
@@ -94,19 +88,9 @@ class CharacterTokenizer(ListTokenizer):
     }
     decoder: ClassVar = {"type": "Fuse"}
 
-    def __init__(self, pieces: Sequence[str] = ALPHABET):
-        """UserError: pieces that are not distinct characters."""
-        for id_, text in enumerate(pieces):
-            if not isinstance(text, str) or len(text) != 1 or 0xD800 <= ord(text) < 0xE000:
-                raise UserError(f"id {id_} is {text!r:.40}; it must be a character, or give a tokenizer.json")
-        if len(set(pieces)) < len(pieces) or not pieces:
-            raise UserError(f"{len(pieces)} ids for {len(set(pieces))} characters; each needs one of its own")
-        super().__init__(pieces)
-        if self.pieces != list(ALPHABET):
-            self.name = "alphabet"
-        codes = np.array([ord(character) for character in pieces])
-        self._ids = np.argsort(codes)
-        self._codes = codes[self._ids]
+    def __init__(self):
+        super().__init__(ALPHABET)
+        self._codes = np.array([ord(character) for character in ALPHABET])
 
     def _token_table(self) -> list[bytes]:
         return [character.encode() for character in self.pieces]
@@ -123,7 +107,7 @@ class CharacterTokenizer(ListTokenizer):
                 f"character {text[at]!r} (U+{ord(text[at]):04X}) at character {at} is not one of the "
                 f"{len(self.pieces)} of the tokenizer '{self.name}'; use bytes, gpt2 or a trained tokenizer"
             )
-        return self._ids[indices]
+        return indices
 
 
 class WordTokenizer(ListTokenizer):
@@ -178,35 +162,3 @@ def tokenizer_json(
         "decoder": decoder,
         "model": model,
     }
-
-
-META = "meta.pkl"
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Reads dictionaries, lists, texts and numbers; no class or function is ever looked up."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise ValueError(f"it holds more than texts and integers ({module}.{name})")
-
-
-def read_meta(file: Path) -> tuple[int, CharacterTokenizer | None]:
-    """(number of ids, their tokenizer) of a `meta.pkl`; None: it has no characters. Runs no code of the file."""
-    advice = 'put a tokenizer.json beside it, or a tokens.json of {"vocab_size": N}'
-    try:
-        with open(file, "rb") as stream:
-            meta = _PlainUnpickler(stream).load()
-        size: Any = meta.get("vocab_size")
-        itos: Any = meta.get("itos")
-        if isinstance(itos, dict):
-            itos = [itos.get(id_) for id_ in range(len(itos))]
-        tokenizer = None if itos is None else CharacterTokenizer(itos)
-    except Exception as error:  # a damaged pickle may raise almost anything
-        raise UserError(f"{file}: not read: {first_line(error)}; {advice}") from error
-    count = None if tokenizer is None else len(tokenizer.pieces)
-    size = count if size is None else size
-    if type(size) is not int or not 0 < size <= 1 << 28 or count not in (None, size):
-        raise UserError(
-            f"{file}: not nanoGPT's: no vocab_size, or another than the number of characters; {advice}"
-        )
-    return size, tokenizer

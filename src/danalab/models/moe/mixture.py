@@ -34,14 +34,6 @@ from danalab.models.moe.experts import Experts, product_dtype
 from danalab.models.shards import local_shard
 
 
-def make_mlp(config: ModelConfig, layer: int) -> nn.Module:
-    """The MLP of the block of index `layer`, or its experts."""
-    sparsity = config.sparsity
-    if sparsity is not None and layer in sparsity.layers:
-        return MixtureOfExperts(config)
-    return MLP(config, config.mlp_dim)
-
-
 class MixtureOfExperts(nn.Module):
     """Experts in place of an MLP: route, apply, combine."""
 

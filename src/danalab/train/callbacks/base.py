@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
-from danalab.train.run.metrics import MetricsFile
 
 if TYPE_CHECKING:
     import torch
@@ -99,29 +98,3 @@ class Callback:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore `state_dict`."""
-
-
-class RowsCallback(Callback):
-    """Writes rows to a file in the run folder, on rank 0; a resumed run goes on in the same file."""
-
-    file_name = ""
-    _file: MetricsFile | None = None
-
-    def on_start(self, step: int) -> None:
-        """Open the file without the rows past the resumed step."""
-        if self.context.writes:
-            self._file = MetricsFile(self.context.folder / self.file_name, step)
-
-    def write(self, row: dict[str, Any]) -> None:
-        """Add a row."""
-        if self._file is not None:
-            self._file.write(row)
-
-    def sync(self) -> None:
-        if self._file is not None:
-            self._file.sync()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None

@@ -28,7 +28,6 @@ from danalab.scaling.learning_rate import (
     largest_decay,
     law_rate,
 )
-from danalab.scaling.plan import Plan
 from danalab.train.config.flags import flag
 from danalab.train.config.rules import Rules, read_rules
 from danalab.train.config.train_config import FIXED_BATCH, TrainConfig, default_name
@@ -127,15 +126,22 @@ def resolve(
 def plan(
     arch: str,
     opt: str,
-    heads: int | None,
+    heads: int | None = None,
     *,
     model: ModelConfig | None = None,
     vocab_size: int = GPT2_VOCAB,
     seq_len: int = DEFAULT_SEQ_LEN,
     world_size: int = 1,
     **settings: Any,
-) -> Plan:
-    """See `danalab.scaling.plan`."""
+) -> TrainConfig:
+    """A run as `danalab train` would resolve it, for data of `vocab_size` tokens on `world_size` ranks.
+
+    Args:
+        heads: size by the architecture's rule; or give `model`, whose sizes are taken.
+        settings: fields of `danalab.train.TrainConfig`, such as global_batch, iterations, tokens_per_param, lr.
+    Raises:
+        UserError: unknown names, an impossible size or horizon, a warmup as long as the run.
+    """
     if (heads is None) == (model is None):
         raise UserError(
             "give either --heads or explicit dimensions (--d-model, --n-layers, --n-heads), not both"
@@ -143,7 +149,7 @@ def plan(
     size = {"arch": arch, "heads": heads} if model is None else settings_of_model(model)
     given = TrainConfig(opt=opt, **size, seq_len=seq_len, **settings)
     data = Vocabulary("", "", vocab_size, least_vocab_size=1, eos_id=None)
-    return resolve(given, data, world_size).planned
+    return resolve(given, data, world_size)
 
 
 def horizon(model: ModelConfig, tokens_per_step: int, tokens_per_param: float, basis: str) -> int:

@@ -28,7 +28,6 @@ from danalab.models.config import (
 from danalab.optimizer_facts import DELTA, FACTS, KAPPA, OMEGA, facts_of, short_name
 from danalab.scaling.learning_rate import slow_momentum
 from danalab.scaling.optimizer_flops import optimizer_flops
-from danalab.scaling.plan import Plan
 from danalab.train.config.flags import (
     Auto,
     Count,
@@ -743,11 +742,6 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
         """Whether a setting was left automatic."""
         return getattr(self.given, name) is None
 
-    @cached_property
-    def planned(self) -> Plan:
-        """The run as the scaling rules see it: sizes, length, rate and cost."""
-        return Plan(**{field.name: getattr(self, field.name) for field in fields(Plan)})
-
     @property
     def last_step(self) -> int:
         """Steps of the whole run, extension included."""
@@ -766,14 +760,33 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
         """Tokens of the first `steps` steps."""
         return steps * self.tokens_per_step
 
+    @property
+    def flops_per_token(self) -> int:
+        """Training FLOPs of the model on one token."""
+        return flops_per_token(self.model, self.seq_len)
+
     def flops(self, steps: int) -> int:
-        """Training FLOPs of the first `steps` steps."""
-        return self.tokens(steps) * flops_per_token(self.model, self.seq_len)
+        """Training FLOPs of the model in the first `steps` steps."""
+        return self.tokens(steps) * self.flops_per_token
 
     def optimizer_flops(self, steps: int) -> float | None:
         """FLOPs of the optimizer's own matrix products in the first `steps` steps; None: they are not known."""
         known = self.opt in FACTS
         return optimizer_flops(self.opt, self.model, self.optimizer_settings, steps) if known else None
+
+    def facts(self) -> dict[str, Any]:
+        """Sizes, length, rate and cost of the run, in one level: as `danalab plan` prints them and config.json keeps
+        them."""
+        steps = self.iterations
+        return {
+            **self.model.counts(),
+            **{name: getattr(self, name) for name in _PLANNED},
+            "steps": steps,
+            "warmup": self.warmup_steps,
+            "tokens": self.tokens(steps),
+            "flops": self.flops(steps),
+            "optimizer_flops": self.optimizer_flops(steps),
+        }
 
     def is_logged(self, step: int) -> bool:
         """Whether the step gets a row."""
@@ -859,6 +872,22 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
         return (words * model.exact_params + activations) / 2**30
 
 
+_PLANNED = (
+    "opt",
+    "seq_len",
+    "global_batch",
+    "lr",
+    "lr_source",
+    "kappa",
+    "delta",
+    "omega",
+    "weight_decay",
+    "wd_ts",
+    "decay_bound",
+    "tokens_per_step",
+    "flops_per_token",
+)
+"""Settings and costs that `facts` has by the names of the record."""
 _RUN_FIELDS = {field.name for field in fields(RunSettings)}
 
 

@@ -74,30 +74,19 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """All rows, without a last line that a kill cut short; a UserError names a malformed line elsewhere."""
-    path = Path(path)
-    rows, broken = _read_lines(path)
-    if broken:
-        raise UserError(f"{path}:{broken[0]}: not a row of metrics")
-    return rows
-
-
-def read_sound_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows, without broken lines."""
-    return _read_lines(path)[0]
-
-
-def _read_lines(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
-    """(rows, numbers of the broken lines); the last line counts only if it has its end."""
-    rows, broken = [], []
+def read_rows(path: str | os.PathLike[str], *, passes_over_broken: bool = False) -> list[dict[str, Any]]:
+    """All rows, without a last line that a kill cut short; a UserError names a malformed line elsewhere, unless the
+    call `passes_over_broken` ones.
+    """
+    path, rows = Path(path), []
     lines = path.read_bytes().split(b"\n") if path.is_file() else []
     for number, line in enumerate(lines, start=1):
         found = list(sound_objects(line))
         rows += [row for row in found if "step" in row]
-        if line and number < len(lines) and not (found and "step" in found[0]):
-            broken.append(number)
-    return rows, broken
+        is_broken = line and number < len(lines) and not (found and "step" in found[0])
+        if is_broken and not passes_over_broken:
+            raise UserError(f"{path}:{number}: not a row of metrics")
+    return rows
 
 
 def last_rows(path: Path) -> list[dict[str, Any]]:
@@ -112,7 +101,7 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
 def truncate(path: Path, last_step: int) -> None:
     """Remove the rows past `last_step`, and broken lines."""
     if path.is_file():
-        kept = [row for row in read_sound_rows(path) if row["step"] <= last_step]
+        kept = [row for row in read_rows(path, passes_over_broken=True) if row["step"] <= last_step]
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
@@ -124,7 +113,7 @@ def write_curve(run: Path, vocabulary: int) -> None:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         return
-    rows = read_sound_rows(run / "metrics.jsonl")
+    rows = read_rows(run / "metrics.jsonl", passes_over_broken=True)
     with rc_context(FIGURE_STYLE):  # pyright: ignore[reportArgumentType]
         figure = Figure(figsize=(6, 4))
         axes = figure.add_subplot(xlabel="tokens", ylabel="loss [nats/token]")

@@ -28,7 +28,7 @@ from danalab.train.config.flags import flag, names_of
 from danalab.train.config.train_config import MODEL_FIELDS, TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.metrics import read_sound_rows
+from danalab.train.run.metrics import read_rows
 from danalab.train.stage import stage_kind
 from danalab.train.system.device import random_state, versions
 
@@ -92,7 +92,8 @@ class ResumePoint:
             if world.is_main:
                 log.info("weights of %s, from step 0" if weights_only else "resumes from %s", path)
                 if not self.own and not weights_only:  # with the rows of the other run
-                    rows = read_sound_rows(RunFolder(path.resolve().parent.parent).metrics_file)
+                    file = RunFolder(path.resolve().parent.parent).metrics_file
+                    rows = read_rows(file, passes_over_broken=True)
                     kept = (json.dumps(row) + "\n" for row in rows if row["step"] <= trainer.step)
                     write_atomically(trainer.logbook.metrics_file, "".join(kept))
             return
@@ -252,7 +253,7 @@ def run_record(
         "stage": stage_kind(spec).name,
         "given": spec.given.as_dict(),
         "config": spec.as_dict(),
-        "plan": spec.planned.as_dict(),
+        "plan": spec.facts(),
         "model": spec.model.as_dict(),
         "lr_source": spec.lr_source,
         "steps": spec.last_step,

@@ -11,7 +11,7 @@ from danalab.data.validation import Validation, amount
 from danalab.errors import UserError
 from danalab.hardware import accelerator_hours
 from danalab.models.config import ModelConfig, resonance_sizes
-from danalab.scaling import plan
+from danalab.train.config.resolve import plan
 
 TOKENS_PER_PARAM = 20.0
 MFU = 0.4
@@ -105,9 +105,10 @@ def _size(result: Validation, data: str, words: str, batch: str, **settings: Any
         planned = plan(words.split()[0], _OPT, **settings)
     except UserError:
         return None
+    tokens = planned.tokens(planned.iterations)
     if 2 * planned.tokens_per_step > result.total_tokens:
         return None
-    hours = accelerator_hours(float(planned.flops), MFU)
+    hours = accelerator_hours(float(planned.flops(planned.iterations)), MFU)
     command = (
         f"danalab train --arch {words} --opt {_OPT} --data {shlex.quote(data)} "
         f"--seq-len {planned.seq_len} {batch} --vocab-size {planned.model.vocab_size}"
@@ -116,8 +117,8 @@ def _size(result: Validation, data: str, words: str, batch: str, **settings: Any
         words,
         settings.get("heads"),
         planned.model.exact_params,
-        planned.tokens,
-        planned.tokens / max(result.total_tokens, 1),
+        tokens,
+        tokens / max(result.total_tokens, 1),
         {name: hours[name] for name in _GPUS},
         command,
     )
