@@ -165,6 +165,29 @@ def kept_llama(seed: int) -> Objective:
     return next_token(build_model(config, seed=seed), *library_tokens(), seed, batch=16, length=96)
 
 
+@cache
+def torch_bytes() -> tuple[Tensor, Tensor]:
+    """Bytes of the Python files of torch.nn to train on, and of every tenth of them to measure on."""
+    files = sorted((Path(torch.__file__).parent / "nn").rglob("*.py"))
+    held_out = files[::10]
+    texts = (
+        b"".join(f.read_bytes() for f in part) for part in ([f for f in files if f not in held_out], held_out)
+    )
+    training, measured = (torch.frombuffer(bytearray(text), dtype=torch.uint8).long() for text in texts)
+    return training, measured
+
+
+def deep_gpt(seed: int) -> Objective:
+    """Four layers of width 80, a head of its own, short windows in larger batches."""
+    torch.manual_seed(seed)
+    return next_token(SmallGPT(65, 80, 4, 4, 48, tied=False), *shakespeare(), seed, batch=24, length=48)
+
+
+def kept_qwen3(seed: int) -> Objective:
+    config = ModelConfig("qwen3", 56, 2, 4, 14, 168, vocab_size=256, seq_len=112)
+    return next_token(build_model(config, seed=seed), *torch_bytes(), seed, batch=12, length=112)
+
+
 PROBLEMS = {
     "own-gpt": Problem("a hand-written GPT, tiny Shakespeare", 300, 6, own_gpt),
     "shakespeare": Problem("nanoGPT's character Shakespeare on a CPU", 2000, 100, nanogpt_shakespeare),
@@ -175,8 +198,10 @@ PROBLEMS = {
         "Enoki, 105 k parameters, 20 tokens each", 2050, 41, lambda seed: enoki(48, 2, seed)
     ),
     "digits": Problem("a residual network with batch normalisation on scanned digits", 300, 15, digits),
-    "kept-gpt": Problem("kept back: a hand-written GPT on bytes", 500, 10, kept_gpt),
-    "kept-llama": Problem("kept back: Llama's architecture", 700, 14, kept_llama),
+    "kept-gpt": Problem("a hand-written GPT with torch's initial weights, on bytes", 500, 10, kept_gpt),
+    "kept-llama": Problem("Llama's architecture", 700, 14, kept_llama),
+    "deep-gpt": Problem("kept back: a deeper GPT, tiny Shakespeare", 400, 8, deep_gpt),
+    "kept-qwen3": Problem("kept back: Qwen3 on bytes of torch's source", 600, 12, kept_qwen3),
 }
 
 

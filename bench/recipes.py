@@ -393,7 +393,10 @@ def _arm(base: Settings, **changes: Any) -> Arm:
 
 RECIPES: dict[str, Arm] = {
     "log-time Muon + Dana-Star-MK4": _arm(_STAR),
-    "the same, NorMuon's second moment (DanaMuon)": _arm(_STAR, normalise="normuon"),
+    "the same, NorMuon's second moment": _arm(_STAR, normalise="normuon"),
+    "the same, embeddings at the rate of matrices (DanaMuon)": _arm(
+        _STAR, normalise="normuon", embedding_scale=4.0, lr=0.064
+    ),
     "the same, NorMuon and nanochat's rest": _arm(_STAR, normalise="normuon", rest="nanochat"),
     "the same at fixed ratios": _arm(_STAR, normalise="normuon", rest="ratios", lr=0.064),
     "nanochat": _arm(_NANO),

@@ -131,13 +131,13 @@ MATRIX: Settings = {
 
 
 def kinds(model: nn.Module) -> dict[str, list[Tensor]]:
-    """Parameters by the library's kinds; an embedding that is a linear layer's weight, too, is `tied`."""
+    """Parameters by the library's kinds; of tables, those alone that are a linear layer's weight, too, are `tied`."""
     found: dict[str, list[Tensor]] = {"embedding": [], "head": [], "tied": [], "matrix": [], "vector": []}
     linear = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
     known = parameter_kinds(model)
     for name, p in model.named_parameters():
-        is_tied = known[name] == "embedding" and id(p) in linear
-        found["tied" if is_tied else known[name]].append(p)
+        is_table = known[name] in ("embedding", "tied")
+        found[known[name] if not is_table else "tied" if id(p) in linear else "embedding"].append(p)
     return found
 
 
@@ -147,6 +147,7 @@ def recipe(
     steps: int,
     *,
     aux_scale: float = 1.0,
+    embedding_scale: float = 1.0,
     rest: str = "ratios",
     omega: float | None = None,
     **settings: Any,
@@ -174,6 +175,8 @@ def recipe(
                 group["lr"] = NANOCHAT_RATES[kind] * aux_scale * (1.0 if kind == "vector" else wide)
             else:
                 group["lr"] = lr * RATIOS[kind] * aux_scale
+        if kind == "embedding":
+            group["lr"] *= embedding_scale
         groups.append(group)
     return Recipe([group for group in groups if group["params"]], {})
 

@@ -10,7 +10,14 @@ from torch import nn
 
 from danalab.models import ModelConfig, build_model
 from danalab.optim import DanaMuon
-from danalab.optim.groups import decay_groups, kind_by_name, kind_groups, parameter_kinds, split_group
+from danalab.optim.groups import (
+    decay_groups,
+    kind_by_name,
+    kind_groups,
+    parameter_kinds,
+    split_group,
+    with_tied,
+)
 
 
 class Net(nn.Module):
@@ -55,7 +62,7 @@ def test_modules_decide_and_wrappers_do_not_matter():
 def test_models_of_this_package_have_embeddings_heads_and_matrices(arch):
     model = build_model(ModelConfig(arch, 32, 1, 4, 8, 40, 29, 10))
     kinds = parameter_kinds(model)
-    assert {"embedding", "matrix", "vector"} <= set(kinds.values()) | {"vector"}
+    assert {"tied" if arch == "gpt" else "embedding", "matrix"} <= set(kinds.values())
     assert all((model.get_parameter(name).ndim < 2) <= (kind == "vector") for name, kind in kinds.items())
 
 
@@ -82,8 +89,8 @@ def test_a_model_may_declare_kinds_and_what_does_not_decay():
     ("name", "shape", "kind"),
     [
         ("h.0.attn.weight", (8, 8), "matrix"),
-        ("wte.weight", (11, 3), "embedding"),
-        ("transformer.wpe.weight", (11, 3), "embedding"),
+        ("wte.weight", (11, 3), "tied"),
+        ("transformer.wpe.weight", (11, 3), "tied"),
         ("lm_head.weight", (11, 3), "head"),
         ("blocks.0.mixer.A_log", (4, 4), "vector"),
         ("blocks.0.norm.weight", (4, 4), "vector"),
@@ -97,7 +104,7 @@ def test_a_model_may_declare_kinds_and_what_does_not_decay():
     ],
 )
 def test_names_and_shapes_decide_where_there_is_no_model(name, shape, kind):
-    assert kind_by_name(name, shape) == kind
+    assert with_tied([kind_by_name(name, shape)]) == [kind]
     [group] = split_group({"params": [(name, torch.ones(shape))], "lr": 0.5})
     assert (group["kind"], group["lr"]) == (kind, 0.5)
 

@@ -130,7 +130,7 @@ def test_a_models_groups_are_its_kinds_with_rates_that_a_caller_can_edit():
     assert found == {
         "matrix": (0.1, 0.1, 0.3),
         "head": (0.025, 0.025, 0.3),
-        "embedding": (0.025, 0.025, 0.0),
+        "embedding": (0.1, 0.1, 0.0),
         "vector": (0.00625, 0.00625, 0.0),
     }
     before = train(Model(), DanaMuon(Model()), [])

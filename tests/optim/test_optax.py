@@ -308,16 +308,18 @@ def test_dana_muon_is_the_torch_class_on_matrices_stacks_and_the_rest(settings):
         "tall.weight": (9, 4),
         "experts": (3, 4, 6),
         "embed": (12, 4),
+        "head.weight": (12, 4),
         "bias": (7,),
     }
     rng = np.random.default_rng(0)
     start = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
     grads = [{name: rng.standard_normal(shape) for name, shape in shapes.items()} for _ in range(steps)]
     weights = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in start.items()}
-    kinds = {"layer.weight": "matrix", "tall.weight": "matrix", "experts": "experts", "embed": "embedding"}
+    kinds = {"layer.weight": "matrix", "tall.weight": "matrix", "experts": "experts", "embed": "embedding",
+             "head.weight": "head"}  # fmt: skip
     groups = [{"params": [(name, p)], "kind": kinds.get(name, "vector")} for name, p in weights.items()]
     for group in groups:
-        group |= {} if group["kind"] in ("matrix", "experts") else {"weight_decay": 0.0}
+        group |= {} if group["kind"] in ("matrix", "experts", "head") else {"weight_decay": 0.0}
     theirs = DanaMuon(groups, lr=peak, **settings)
     twin = dana_muon(lambda step: peak * (1 - jnp.float64(step) / (2 * steps)), peak_lr=peak, **settings)
     with enable_x64():
@@ -342,6 +344,10 @@ def test_dana_muon_takes_a_choice_of_matrices_and_refuses_a_schedule_without_the
     by_name, chosen = dana_muon(0.1), dana_muon(0.1, matrices={"a": False, "embed": True, "gone": True})
     first, second = (each.update(grads, each.init(params), params)[0] for each in (by_name, chosen))
     np.testing.assert_allclose(first["a"], second["embed"])
+    # Without a head the table is tied, and its rate a quarter of the rate of one beside a head.
+    tied, apart = {"embed": jnp.ones((3, 4))}, {"embed": jnp.ones((3, 4)), "head": jnp.ones((3, 4))}
+    slow, fast = (by_name.update(tree, by_name.init(tree), tree)[0]["embed"] for tree in (tied, apart))
+    np.testing.assert_allclose(4 * slow, fast, rtol=1e-6)
     np.testing.assert_allclose(first["embed"], second["a"])
     assert not np.allclose(first["a"], first["embed"])
     dana_muon(lambda step: 0.1, weight_decay=0.1)

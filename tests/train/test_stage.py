@@ -64,9 +64,7 @@ class Constant:
 
 def make(tiny, source, evaluators=(), **given):
     def stage(*_):
-        return Stage(
-            source, PolicyGradient(), Consumption(lambda s: 64 * s, lambda s: 4 * s, float), evaluators
-        )
+        return Stage(source, PolicyGradient(), Consumption(lambda s: 64 * s, float), evaluators)
 
     config = tiny(**{"iterations": 8, "log_interval": 1, "eval_interval": 4, "ckpt_interval": 0, **given})
     dataset = open_dataset(config.data)
@@ -99,7 +97,7 @@ class Sparse(BatchSource):
 
 def test_a_batch_without_any_target_makes_no_update(tiny):
     def stage(*_):
-        return Stage(Sparse(), CrossEntropy(1e-4), Consumption(lambda s: 64 * s, lambda s: 4 * s, float))
+        return Stage(Sparse(), CrossEntropy(1e-4), Consumption(lambda s: 64 * s, float))
 
     config = tiny(iterations=6, log_interval=1, ckpt_interval=0, opt="adamw", weight_decay=0.1)
     dataset = open_dataset(config.data)

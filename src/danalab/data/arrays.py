@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import pickle
-import struct
 import warnings
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -132,13 +132,9 @@ def _open_pt(path: Path) -> tuple[Shard, list[int]]:
         with zipfile.ZipFile(path) as archive:
             if (member := archive.testzip()) is not None:  # torch ignores the checksums
                 raise UserError(f"the checksum of {member} is wrong")
-            values = [each for each in archive.infolist() if each.filename.endswith("/data/0")]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tensor = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        with open(path, "rb") as file:
-            file.seek(values[0].header_offset + 26 if values else 0)
-            names = sum(struct.unpack("<2H", file.read(4)))  # lengths of the name and of what follows it
     except pickle.UnpicklingError as error:
         more = "damaged, or more than tensors; nothing was executed"
         raise UserError(f"{path}: refused: {more}") from error
@@ -149,8 +145,9 @@ def _open_pt(path: Path) -> tuple[Shard, list[int]]:
     kind = str(tensor.dtype).removeprefix("torch.")
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise UserError(f"{path}: {kind}, not integers")
-    if not values or not tensor.is_contiguous():
+    if not tensor.is_contiguous():
         raise UserError(f"{path}: a view of other values; save it with .clone()")
     dtype = np.dtype(kind).newbyteorder("<")
-    offset = values[0].header_offset + 30 + names + int(tensor.storage_offset()) * dtype.itemsize
+    reader: Any = torch._C.PyTorchFileReader(str(path))  # whose types lack the method
+    offset = reader.get_record_offset("data/0") + int(tensor.storage_offset()) * dtype.itemsize
     return Shard(path, offset, dtype, tensor.numel()), list(tensor.shape)

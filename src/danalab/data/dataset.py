@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from danalab.data.formats.shards import Encoding, Shard, TokenStore
+from danalab.data.formats.shards import TokenStore
 from danalab.data.order.batches import Batches, Order, Rows, Sequential, Windows
 from danalab.data.order.permutation import EndlessOrder
 from danalab.data.tokenizers import UNKNOWN, Tokenizer, load_tokenizer, saved_tokenizer
@@ -114,34 +112,3 @@ class Dataset(Vocabulary):
 
     def __repr__(self) -> str:
         return f"Dataset({str(self.path)!r}, {self.split!r}, {self.n_tokens:,} tokens, {self.tokenizer_name})"
-
-
-def fingerprint_of(tokenizer: str, shards: list[str]) -> str:
-    """SHA-256 [hex] of a split: its tokenizer's fingerprint and its shards' hashes."""
-    return hashlib.sha256("\n".join([tokenizer, *shards]).encode()).hexdigest()
-
-
-def dataset_of(
-    folder: Path,
-    split: str,
-    encoding: Encoding,
-    shards: list[Shard],
-    facts: Sequence[Any],
-    open_split: Callable[[str], Dataset],
-) -> Dataset:
-    """A split of token files; `facts`: of each shard, with `max_id` and `sha256`."""
-    unknown = encoding.name == UNKNOWN
-    return Dataset(
-        name=folder.name,
-        tokenizer_name=encoding.name,
-        vocab_size=encoding.vocab_size,
-        least_vocab_size=encoding.n_tokens if unknown else encoding.vocab_size,
-        eos_id=encoding.eos_id,
-        sequence_length=shards[0].length if shards else None,
-        path=folder,
-        split=split,
-        store=TokenStore(shards),
-        fingerprint=fingerprint_of(encoding.fingerprint, [each.sha256 for each in facts]),
-        max_ids=[each.max_id for each in facts],
-        open_split=open_split,
-    )

@@ -17,8 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from danalab.data.dataset import Dataset, dataset_of
-from danalab.data.formats.shards import Encoding, Shard
+from danalab.data.dataset import Dataset
+from danalab.data.formats.shards import Encoding, Shard, TokenStore
 from danalab.data.tokenizers import UNKNOWN
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
@@ -78,7 +78,21 @@ class Layout(ABC):
             )
         for shard, each in zip(shards, facts, strict=True):
             self.check_ids(shard, each, encoding)
-        return dataset_of(self.folder, split, encoding, shards, facts, self.open)
+        hashes = "\n".join([encoding.fingerprint, *(each.sha256 for each in facts)])
+        return Dataset(
+            name=self.folder.name,
+            tokenizer_name=encoding.name,
+            vocab_size=encoding.vocab_size,
+            least_vocab_size=encoding.n_tokens if encoding.name == UNKNOWN else encoding.vocab_size,
+            eos_id=encoding.eos_id,
+            sequence_length=shards[0].length,
+            path=self.folder,
+            split=split,
+            store=TokenStore(shards),
+            fingerprint=hashlib.sha256(hashes.encode()).hexdigest(),
+            max_ids=[each.max_id for each in facts],
+            open_split=self.open,
+        )
 
     def facts(self, shards: Sequence[Shard]) -> Sequence[Any]:
         """`max_id` and `sha256` of each file, which is read once as long as it does not change."""

@@ -218,21 +218,15 @@ def _read_files(
 
 def _repeated(hashes: dict[str, np.ndarray]) -> list[Finding]:
     """One finding for each file that repeats sequences, with the first of them."""
-    names, ends = list(hashes), np.cumsum([len(each) for each in hashes.values()])
+    names, sizes = list(hashes), [len(each) for each in hashes.values()]
+    files, rows = np.repeat(np.arange(len(names)), sizes), np.concatenate([np.arange(n) for n in sizes])
     _, first, same = np.unique(np.concatenate(list(hashes.values())), return_index=True, return_inverse=True)
-    origins = first[same]
-    later = np.flatnonzero(origins < np.arange(len(origins)))
-    files = np.searchsorted(ends, later, side="right")
-
-    def place(number: int) -> tuple[str, int]:
-        file = int(np.searchsorted(ends, number, side="right"))
-        return names[file], number - int(ends[file]) + len(hashes[names[file]])
-
+    later = np.flatnonzero(first[same] < np.arange(len(same)))
     findings = []
-    for file in np.unique(files).tolist():
-        mine = later[files == file]
-        name, row = place(int(mine[0]))
-        other, other_row = place(int(origins[mine[0]]))
+    for number in np.unique(files[later]).tolist():
+        mine = later[files[later] == number]
+        row, origin = int(rows[mine[0]]), int(first[same[mine[0]]])
         more = f"; so are {len(mine) - 1:,} others of this file" if len(mine) > 1 else ""
-        findings.append(Finding(name, f"a copy of sequence {other_row} of {other}{more}", (row,)))
+        what = f"a copy of sequence {rows[origin]} of {names[files[origin]]}{more}"
+        findings.append(Finding(names[number], what, (row,)))
     return findings

@@ -1,6 +1,7 @@
 """Parameter groups of a model by what its parameters are: ordinary groups, which a caller can print and edit.
 
-    embedding   a table: nn.Embedding, or a weight that is shared with one
+    embedding   a table: nn.Embedding
+    tied        the same in a model without a head of its own: one of its tables is the head, too
     vector      a norm's or any other parameter with fewer than two dimensions
     matrix      a linear layer's or a convolution's weight
     experts     a stack of matrices [experts, rows, columns]
@@ -18,7 +19,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-KINDS = ("matrix", "experts", "router", "head", "embedding", "vector")
+KINDS = ("matrix", "experts", "router", "head", "tied", "embedding", "vector")
 DECAYED = ("matrix", "experts", "router", "head")
 ORTHOGONALISED = ("matrix", "experts")
 
@@ -56,7 +57,7 @@ def parameter_kinds(model: nn.Module) -> dict[str, str]:
             kinds[name] = "matrix"
         else:
             kinds[name] = kind_by_name(name, tuple(p.shape))
-    return kinds
+    return dict(zip(kinds, with_tied(kinds.values()), strict=True))
 
 
 def kind_by_name(name: str, shape: tuple[int, ...]) -> str:
@@ -73,6 +74,12 @@ def kind_by_name(name: str, shape: tuple[int, ...]) -> str:
     # A kernel [out, in, size] has fewer taps than outputs; experts are fewer than their columns.
     is_stack = len(shape) == 3 and ("expert" in name or shape[2] >= shape[0])
     return "experts" if is_stack and "conv" not in name else "matrix"
+
+
+def with_tied(kinds: Iterable[str]) -> list[str]:
+    """Kinds of all parameters of a model: where none is a head, embeddings are `tied`."""
+    kinds = list(kinds)
+    return kinds if "head" in kinds else ["tied" if kind == "embedding" else kind for kind in kinds]
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -133,9 +140,10 @@ def split_group(group: dict[str, Any]) -> list[dict[str, Any]]:
     if "use_muon" in group:
         return [{**rest, "params": params, "kind": "matrix" if group["use_muon"] else "vector"}]
     kinds: dict[str, list[Any]] = {}
-    for entry in params:
-        name, p = entry if isinstance(entry, tuple) else ("", entry)
-        kinds.setdefault(kind_by_name(name, tuple(p.shape)), []).append(entry)
+    named = [entry if isinstance(entry, tuple) else ("", entry) for entry in params]
+    found = with_tied(kind_by_name(name, tuple(p.shape)) for name, p in named)
+    for entry, kind in zip(params, found, strict=True):
+        kinds.setdefault(kind, []).append(entry)
     if {"matrix", "vector"} <= kinds.keys() and not any(isinstance(entry, tuple) for entry in params):
         warnings.warn(
             "parameters without names: embeddings and heads are taken for matrices; "

@@ -360,12 +360,12 @@ class DanaMuon(Hybrid):
     """Orthogonalised matrices with momentum in logarithmic time and normuon; DanaStarMK4 for all others.
 
     Decay of the latter falls, too: p <- p (1 - lr weight_decay / (1 + t / wd_ts)). Arguments as in `Hybrid`;
-    without aux_lr_factor the learning rate is 0.0625 lr for vectors and 0.25 lr for others.
+    without aux_lr_factor the learning rate is lr for embeddings, 0.0625 lr for vectors and 0.25 lr for heads.
     """
 
     other_rule = DANA_STAR
     # A step of the Dana family is several times as long as its rate; gradients of vectors rarely agree.
-    aux_factors: ClassVar[Mapping[str, float]] = {"vector": 0.0625, "": 0.25}
+    aux_factors: ClassVar[Mapping[str, float]] = {"embedding": 1.0, "vector": 0.0625, "": 0.25}
     falls = True
 
     def __init__(

@@ -26,7 +26,7 @@ except ImportError as error:
 
 from .base import FREE_WD_TS, RANGES
 from .dana import LogTimeOptimizer
-from .groups import ORTHOGONALISED, kind_by_name
+from .groups import DECAYED, ORTHOGONALISED, kind_by_name, with_tied
 from .muon import NORMUON_BETA, reduced
 
 ScalarOrSchedule = float | jax.Array | Callable[[Any], Any]
@@ -245,8 +245,8 @@ def dana_muon(
 
     Args:
         learning_rate: a number, or a schedule of the 0-based step.
-        aux_lr_factor: learning rate of parameters that are not matrices, in units of lr; None: 0.0625 for
-            vectors and 0.25 for others.
+        aux_lr_factor: learning rate of parameters that are not matrices, in units of lr; None: 1 for
+            embeddings, 0.0625 for vectors and 0.25 for heads, and embeddings of models without a head.
         peak_lr: the schedule's peak; required for a schedule with omega.
         matrices: tree of booleans, or a function of the parameters that gives one: which parameters are
             matrices, or stacks [..., rows, columns] of them. None: by paths and shapes.
@@ -269,13 +269,13 @@ def dana_muon(
     _check({**rule, **others})
 
     def step(p: Any, g: Any, state: Moments, t: Any, lr: Any, kind: str, shape: Any) -> tuple[Any, Moments]:
-        decays = 0.0 if kind in ("embedding", "vector") else weight_decay
+        decays = weight_decay if kind in DECAYED else 0.0
         if shape is not None:
             matrix = {"delta": delta, "kappa": kappa, "matched_rms": matched_rms}
             direction, m, v = muon_step(g.reshape(shape), state.m.reshape(shape), state.v, t, **matrix)
             moved = p * (1 - lr * decays) - lr * direction.reshape(p.shape)
             return moved, state._replace(m=m.reshape(p.shape), v=v)
-        usual = 0.0625 if kind == "vector" else 0.25
+        usual = {"embedding": 1.0, "vector": 0.0625}.get(kind, 0.25)
         own = lr * (usual if aux_lr_factor is None else aux_lr_factor)
         direction, state = dana_step(g, state, t, **_clip(rule))
         falling = decays if wd_ts is None else decays / (1 + t / wd_ts)
@@ -348,7 +348,7 @@ def _transformation(
             (jax.tree_util.keystr(path, simple=True, separator="."), jnp.shape(p))
             for path, p in jax.tree_util.tree_leaves_with_path(params)
         ]
-        kinds = [kind_by_name(name, shape) for name, shape in named]
+        kinds = with_tied(kind_by_name(name, shape) for name, shape in named)
         if matrices == "kinds":
             chosen = [kind in ORTHOGONALISED for kind in kinds]
             return [

@@ -104,10 +104,9 @@ def _stage(
         scalars=rollouts.scalars,
         balance=None if spec.model.sparsity is None else RouterBalance(spec.model, device),
     )
-    per_step, flops_per_token = settings.problems * settings.samples, spec.flops_per_token
+    flops_per_token = spec.flops_per_token
     consumption = Consumption(
         rollouts.tokens,
-        lambda step: per_step * step,
         lambda step: rollouts.tokens(step) * flops_per_token * WITH_SAMPLING,
     )
     evaluators = []

@@ -74,7 +74,7 @@ def pretraining(
             batches, pin_memory=device.type == "cuda", data_seed=spec.data_seed, seq_len=spec.seq_len
         ),
         CrossEntropy(spec.z_loss, spec.hoyer_loss, balance),
-        Consumption(spec.tokens, spec.sequences, spec.flops, spec.optimizer_flops),
+        Consumption(spec.tokens, spec.flops, spec.optimizer_flops),
         [validation],
     )
 

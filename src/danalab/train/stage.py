@@ -5,7 +5,6 @@ Trainer = loop, optimizer, checkpoints, metrics          Stage = what differs be
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import count
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import nn
 
 from danalab.data import Dataset
 from danalab.data.vocabulary import Vocabulary
+from danalab.tables import load
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
@@ -54,7 +54,6 @@ class Consumption:
     """Totals after a number of steps."""
 
     tokens: Callable[[int], int]
-    sequences: Callable[[int], int]
     flops: Callable[[int], float]
     """Of the model."""
     optimizer_flops: Callable[[int], float | None] = lambda steps: None
@@ -94,5 +93,4 @@ class StageKind:
 
 def stage_kind(config: TrainConfig) -> StageKind:
     """The kind of training that a configuration is for, by its class."""
-    module, _, name = config.stage.partition(":")
-    return getattr(import_module(module), name)
+    return load(config.stage)

@@ -145,7 +145,10 @@ class TauStatistics(Callback):
 
     def __init__(self, context: CallbackContext):
         super().__init__(context)
-        context.require_float32_moments("--collect-tau-stats")
+        if any(group.get("stochastic_rounding") == "moments" for group in context.optimizer.param_groups):
+            raise UserError(
+                "--collect-tau-stats reads float32 moments; leave stochastic_rounding=moments out"
+            )
         self._all_tau = partial(context.strategy.whole_states, context.optimizer, "tau")
         if next(self._all_tau(), None) is None:
             optimizer = type(context.optimizer).__name__

@@ -338,11 +338,9 @@ class Trainer:
             callback.sync()
 
     def _meta(self) -> dict[str, Any]:
-        consumption = self.stage.consumption
         return {
             "step": self.step,
-            "tokens": consumption.tokens(self.step),
-            "sequences": consumption.sequences(self.step),
+            "tokens": self.stage.consumption.tokens(self.step),
             "config": self.spec.as_dict(),
             "model": self.spec.model.as_dict(),
             "random": random_state(),

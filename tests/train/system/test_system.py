@@ -35,7 +35,7 @@ def test_an_apple_gpu_is_chosen_where_torch_has_one(monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     mps = choose_device("mps")
     assert mps.type == device_module.device_type("mps") == "mps"
-    assert autocast_dtype(None, mps) is None
+    assert autocast_dtype("float32", mps) is None
     assert autocast_dtype("bfloat16", mps) == torch.bfloat16
     with pytest.raises(UserError, match="on mps give float32 or bfloat16"):
         autocast_dtype("float16", mps)

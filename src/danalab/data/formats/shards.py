@@ -119,27 +119,6 @@ class Shard:
         return ""
 
 
-def read_header(path: Path) -> tuple[Shard, str]:
-    """Read a shard's header; returns the shard and the fingerprint of its tokenizer."""
-    with reading(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        head = file.read(HEADER.size)
-    if len(head) < HEADER.size or head[:8] != MAGIC:
-        raise UserError(f"{path}: not a shard of danalab (no header)")
-    _, version, width, count, fingerprint = HEADER.unpack(head)
-    if version != VERSION or width not in (2, 4):
-        raise UserError(
-            f"{path}: shard version {version}, {width} bytes/token; this danalab reads version {VERSION}"
-        )
-    expected = HEADER.size + count * width
-    if size != expected:
-        problem = "truncated" if size < expected else "too long"
-        raise UserError(
-            f"{path}: {problem}: {size} bytes; its header says {expected}; prepare the data set again"
-        )
-    return Shard(path, HEADER.size, np.dtype(f"<u{width}"), count), fingerprint.hex()
-
-
 @contextmanager
 def reading(path: Path) -> Iterator[BufferedReader]:
     """A regular file opened for reading; `UserError` if it is absent or cannot be read, also after it was opened."""
@@ -298,17 +277,33 @@ class Manifest:
 
         It is read through only if it is newer than the manifest, which was written last: then somebody changed it.
         """
-        path = folder / entry.file
-        shard, fingerprint = read_header(path)
-        if fingerprint != self.tokenizer.fingerprint:
+        path, tokenizer = folder / entry.file, self.tokenizer
+        with reading(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(HEADER.size)
+        if len(head) < HEADER.size or head[:8] != MAGIC:
+            raise UserError(f"{path}: not a shard of danalab (no header)")
+        _, version, width, count, digest = HEADER.unpack(head)
+        if version != VERSION or width not in (2, 4):
+            raise UserError(
+                f"{path}: shard version {version}, {width} bytes/token; this danalab reads version {VERSION}"
+            )
+        expected = HEADER.size + count * width
+        if size != expected:
+            problem = "truncated" if size < expected else "too long"
+            raise UserError(
+                f"{path}: {problem}: {size} bytes; its header says {expected}; prepare the data set again"
+            )
+        shard, fingerprint = Shard(path, HEADER.size, np.dtype(f"<u{width}"), count), digest.hex()
+        if fingerprint != tokenizer.fingerprint:
             raise UserError(
                 f"{path}: written with another tokenizer (its header says {fingerprint[:12]}, {MANIFEST} says "
-                f"{self.tokenizer.name} {self.tokenizer.fingerprint[:12]})"
+                f"{tokenizer.name} {tokenizer.fingerprint[:12]})"
             )
-        if shard.n_tokens != entry.tokens or shard.dtype != token_dtype(self.tokenizer.vocab_size):
+        if shard.n_tokens != entry.tokens or shard.dtype != token_dtype(tokenizer.vocab_size):
             raise UserError(
                 f"{path}: {shard.n_tokens} tokens of {shard.dtype.name}, {MANIFEST} says {entry.tokens} of "
-                f"{token_dtype(self.tokenizer.vocab_size).name}; prepare the data set again"
+                f"{token_dtype(tokenizer.vocab_size).name}; prepare the data set again"
             )
         if path.stat().st_mtime > (folder / MANIFEST).stat().st_mtime and sha256(path) != entry.sha256:
             raise UserError(f"{path}: changed since it was prepared: {CHANGED}; prepare it again")

@@ -13,9 +13,10 @@ of sequences consumed. torch is imported where tensors are made: preparing data 
 
 from __future__ import annotations
 
-import threading
+import itertools
+from collections import deque
 from collections.abc import Generator
-from queue import Queue
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -59,12 +60,6 @@ class Batches:
         self, rows: Rows, order: Order, name: str, *, global_batch: int, rank: int = 0, world_size: int = 1
     ):
         """`global_batch`: sequences of a step on all ranks; `name` identifies the data in messages."""
-        if world_size < 1:
-            raise UserError(f"world_size is {world_size}; it must be at least 1")
-        if not 0 <= rank < world_size:
-            raise UserError(f"rank {rank} is not in [0, {world_size})")
-        if global_batch < 1:
-            raise UserError(f"global_batch is {global_batch}; it must be at least 1")
         if global_batch % world_size:
             raise UserError(f"global batch {global_batch} is not a multiple of the {world_size} ranks")
         if order.n < global_batch:
@@ -89,49 +84,27 @@ class Batches:
         """This rank's (inputs, targets) of a step, int64 [global_batch / world_size, seq_len]."""
         return self._rows.read(self.windows(step))
 
-    def _several(self, step: int) -> list[TokenBatch]:
-        """The batches of one or more steps from `step` on, assembled together if they are small."""
-        count = max(1, _TOKENS_AT_ONCE // (self.local_batch * self.seq_len))
-        numbers = np.concatenate([self.windows(step + i) for i in range(count)])
-        inputs, targets = self._rows.read(numbers)
-        return list(zip(inputs.split(self.local_batch), targets.split(self.local_batch), strict=True))
-
     def iterate(self, start_step: int = 0, *, pin_memory: bool = False) -> Generator[TokenBatch]:
         """Infinite iterator from `start_step`; a thread keeps two batches (or groups of small ones) ready."""
-        ready: Queue[list[TokenBatch] | BaseException] = Queue()
-        free = threading.Semaphore(2)
-        stop = threading.Event()
+        count = max(1, _TOKENS_AT_ONCE // (self.local_batch * self.seq_len))
 
-        def assemble() -> None:
-            step = start_step
-            while True:
-                free.acquire()
-                if stop.is_set():
-                    return
-                try:
-                    group = self._several(step)
-                    step += len(group)
-                    if pin_memory:
-                        group = [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in group]
-                    ready.put(group)
-                except BaseException as error:
-                    ready.put(error)
-                    return
+        def assemble(step: int) -> list[TokenBatch]:
+            """The batches of `count` steps from `step` on."""
+            parts = self._rows.read(np.concatenate([self.windows(step + i) for i in range(count)]))
+            inputs, targets = (part.pin_memory() for part in parts) if pin_memory else parts
+            return list(zip(inputs.split(self.local_batch), targets.split(self.local_batch), strict=True))
 
-        thread = threading.Thread(target=assemble, name="danalab-loader", daemon=True)
-        thread.start()
+        pool = ThreadPoolExecutor(1, "danalab-loader")
+        steps = itertools.count(start_step, count)
+        ready = deque(pool.submit(assemble, next(steps)) for _ in range(2))
         try:
             while True:
-                item = ready.get()
-                if isinstance(item, BaseException):
-                    raise item
-                free.release()
-                yield from item
+                group = ready.popleft().result()
+                ready.append(pool.submit(assemble, next(steps)))
+                yield from group
         finally:
-            stop.set()
-            free.release()
             # A thread inside torch when the interpreter ends would abort the process.
-            thread.join()
+            pool.shutdown(cancel_futures=True)
 
 
 class Sequential:

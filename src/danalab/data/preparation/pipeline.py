@@ -26,6 +26,7 @@ from danalab.data.sources import TRAIN, Source, SourcePosition, make_source
 from danalab.data.tokenizers import BpeTokenizer, load_tokenizer, requested_size, tokenizer_path, train_bpe
 from danalab.data.tokenizers.bpe import DECOMPOSED
 from danalab.errors import UserError
+from danalab.files import read_state
 from danalab.hardware import available_cores
 
 SHARD_TOKENS = 100_000_000
@@ -187,10 +188,10 @@ def _already(folder: Path, request: str) -> Path:
 
 def _begin(folder: Path, request: str) -> Journal:
     """The journal to resume from, or a new one; removes the files of another unfinished preparation."""
-    journal = Journal.read(folder)
-    if journal is not None and journal.request == request:
-        return journal
-    if journal is not None:
+    if (folder / JOURNAL).is_file():
+        journal = read_state(Journal, folder / JOURNAL)
+        if journal.request == request:
+            return journal
         if any(state.finished for state in journal.splits.values()):
             raise UserError(
                 f"{folder}: an unfinished data set of other text or other settings; "

@@ -17,7 +17,7 @@ from danalab.data.formats.shards import (
 from danalab.data.preparation.workers import Encoded, Result
 from danalab.data.sources import TRAIN, VAL, Source, SourcePosition
 from danalab.data.tokenizers import Tokenizer
-from danalab.files import read_state, sha256, write_json
+from danalab.files import sha256, write_json
 
 JOURNAL = "journal.json"
 _JOURNAL_BYTES = 64_000_000
@@ -145,12 +145,6 @@ class Journal:
     def write(self, folder: Path) -> None:
         """Write into the folder."""
         write_json(folder / JOURNAL, asdict(self))
-
-    @classmethod
-    def read(cls, folder: Path) -> Journal | None:
-        """The journal of an unfinished preparation in the folder; None when there is none."""
-        file = folder / JOURNAL
-        return read_state(cls, file) if file.is_file() else None
 
 
 @dataclass

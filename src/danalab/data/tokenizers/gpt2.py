@@ -83,8 +83,7 @@ class Gpt2Tokenizer(Tokenizer):
         from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 
         folder = tables_folder()
-        before = os.environ.get("TIKTOKEN_CACHE_DIR")
-        os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)
+        os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)  # where tiktoken looks for them
         try:
             ranks = data_gym_to_mergeable_bpe_ranks(
                 vocab_bpe_file=_ADDRESS + "vocab.bpe",
@@ -99,11 +98,6 @@ class Gpt2Tokenizer(Tokenizer):
                 f"GPT-2's tables are not in {folder} and cannot be fetched ({type(error).__name__}): put vocab.bpe and "
                 "encoder.json in a folder and run danalab data fetch-gpt2 --from FOLDER, or set TIKTOKEN_CACHE_DIR"
             ) from error
-        finally:
-            if before is None:
-                del os.environ["TIKTOKEN_CACHE_DIR"]
-            else:
-                os.environ["TIKTOKEN_CACHE_DIR"] = before
 
     @classmethod
     def from_file(cls, file: str | Path) -> "Gpt2Tokenizer":

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.errors import UserError
-
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -32,18 +30,12 @@ class CallbackContext:
     optimizer: torch.optim.Optimizer
     strategy: ParallelStrategy
     consumption: Consumption
-    """Tokens, sequences and FLOPs after a number of steps."""
+    """Tokens and FLOPs after a number of steps."""
 
     @property
     def writes(self) -> bool:
         """Whether this rank writes files; the others take part in collectives."""
         return self.strategy.world.is_main
-
-    def require_float32_moments(self, flag: str) -> None:
-        """Refuse a callback that reads moments where they have another format."""
-        for group in self.optimizer.param_groups:
-            if group.get("stochastic_rounding") == "moments":
-                raise UserError(f"{flag} reads float32 moments; leave stochastic_rounding=moments out")
 
 
 class Callback:

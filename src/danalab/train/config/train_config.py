@@ -752,10 +752,6 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
         """Tokens of a step, over all ranks and micro-batches."""
         return self.global_batch * self.seq_len
 
-    def sequences(self, steps: int) -> int:
-        """Sequences of the first `steps` steps."""
-        return steps * self.global_batch
-
     def tokens(self, steps: int) -> int:
         """Tokens of the first `steps` steps."""
         return steps * self.tokens_per_step

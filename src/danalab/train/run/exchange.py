@@ -20,7 +20,6 @@ from danalab.inference.generator import TextGenerator
 from danalab.models import build_model
 from danalab.models.decoder import materialise
 from danalab.models.huggingface.convert import MODULE, from_huggingface, require_class, to_huggingface
-from danalab.train.config.flags import SPELLINGS
 from danalab.train.config.train_config import TrainConfig, settings_of
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import Run, open_run
@@ -66,14 +65,11 @@ def export_run(
 ) -> ExchangeResult:
     """Write the model of a run for `transformers`, with its tokenizer and a model card.
 
-    `dtype` of the weights is float32, bfloat16 or float16 (or fp32, bf16, fp16); `chat_template`: of a run trained on
+    `dtype` of the weights is float32, bfloat16 or float16; `chat_template`: of a run trained on
     conversations, default an imported run's. UserError: `transformers` has no class for it, or a folder in use.
     """
     from safetensors.torch import save
 
-    dtype = SPELLINGS.get(dtype, dtype)
-    if dtype not in DTYPES:
-        raise UserError(f"--dtype {dtype}: known are {', '.join(DTYPES)}")
     run, folder = open_run(source), new_folder(out)
     require_class(run.model_config)
     loaded = run.load_model(step)

@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-BEFORE = (
-    "{where} was written before the settings of a run became one record; danalab at commit 39ef0f9c reads it"
-)
-
-
 class RunFolder:
     """`runs/NAME/`, everything about one run."""
 
@@ -62,7 +57,10 @@ class RunFolder:
             what = "a model in Hugging Face format: danalab chat --from reads it, danalab import makes a run of it"
             raise UserError(f"{self.path}: not a run folder but {what}")
         if isinstance(content, dict) and "budget" in content:
-            raise UserError(BEFORE.format(where=self.config_file))
+            raise UserError(
+                f"{self.config_file} was written before the settings of a run became one record; danalab at commit "
+                "39ef0f9c reads it"
+            )
         if not isinstance(content, dict) or not isinstance(content.get("config"), dict):
             raise UserError(f"{self.config_file}: malformed: a run's settings are expected as 'config'")
         known = {field.name for field in fields(TrainConfig)}

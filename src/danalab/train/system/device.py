@@ -59,10 +59,8 @@ def choose_device(name: str | None) -> torch.device:
     return device
 
 
-def autocast_dtype(name: str | None, device: torch.device) -> torch.dtype | None:
-    """Number format of matrix products; None: that of the parameters. Default bfloat16 with CUDA, else float32."""
-    if name is None:
-        name = "bfloat16" if device.type == "cuda" else "float32"
+def autocast_dtype(name: str, device: torch.device) -> torch.dtype | None:
+    """Number format of matrix products; None: that of the parameters."""
     if name == "float32":
         return None
     if name == "float16":
