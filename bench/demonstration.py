@@ -24,11 +24,11 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor, nn
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from danalab.data import train_bpe
 from danalab.experiments.formats import as_markdown
 from danalab.experiments.paired import paired_t
-from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
 from danalab_bench.orthogonal import BETAS, Settings, kinds
 from danalab_bench.pages import fill_parts
@@ -75,25 +75,43 @@ def tokens(text: str) -> tuple[Tensor, Tensor]:
     return ids, torch.cat([half[:length] for half in halves])
 
 
+class NeoX(nn.Module):
+    """GPT-NeoX (Pythia) of the transformers library with its own initial weights: ids -> logits."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.model = GPTNeoXForCausalLM(
+            GPTNeoXConfig(
+                vocab_size=512,
+                hidden_size=width,
+                num_hidden_layers=2,
+                num_attention_heads=width // 16,
+                intermediate_size=4 * width,
+                max_position_embeddings=LENGTH,
+            )
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.model(tokens, use_cache=False).logits
+
+
 @dataclass(frozen=True)
 class Problem:
     title: str
     text: str
     width: int
-    mlp: int
     steps: int
 
     def make(self, seed: int) -> Task:
-        heads = self.width // 16
-        config = ModelConfig("qwen3", self.width, 2, heads, 16, self.mlp, vocab_size=512, seq_len=LENGTH)
-        return next_token(build_model(config, seed=seed), *tokens(self.text), seed, BATCH, LENGTH)
+        torch.manual_seed(seed)
+        return next_token(NeoX(self.width), *tokens(self.text), seed, BATCH, LENGTH)
 
 
 PROBLEMS = {
-    "wikitext-105k": Problem("WikiText-2, 105 k parameters", "wikitext", 48, 112, 1023),
-    "sympy-105k": Problem("SymPy's source, 105 k parameters", "sympy", 48, 112, 1023),
-    "wikitext-164k": Problem("WikiText-2, 164 k parameters", "wikitext", 64, 148, 1599),
-    "sympy-164k": Problem("SymPy's source, 164 k parameters", "sympy", 64, 148, 1599),
+    "wikitext-106k": Problem("WikiText-2, 106 k parameters", "wikitext", 48, 1033),
+    "sympy-106k": Problem("SymPy's source, 106 k parameters", "sympy", 48, 1033),
+    "wikitext-166k": Problem("WikiText-2, 166 k parameters", "wikitext", 64, 1618),
+    "sympy-166k": Problem("SymPy's source, 166 k parameters", "sympy", 64, 1618),
 }
 
 

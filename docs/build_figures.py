@@ -66,7 +66,9 @@ def drawn(name: str, panels: int, width: float) -> Iterator[tuple[str, list[Axes
             "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 14,
         }  # fmt: skip
         with mpl.rc_context(look):
-            figure, axes = plt.subplots(panels, figsize=(width, 3.6 * panels), layout="constrained", squeeze=False)
+            figure, axes = plt.subplots(
+                panels, figsize=(width, 3.6 * panels), layout="constrained", squeeze=False
+            )
             yield theme, list(axes[:, 0])
             figure.savefig(FIGURES / f"{name}-{theme}.svg", transparent=True, metadata={"Date": None})
             plt.close(figure)

@@ -110,3 +110,11 @@ def peak_flops(device_name: str) -> tuple[float, str] | None:
 def accelerator_hours(flops: float, mfu: float = 0.4) -> dict[str, float]:
     """Hours on one of each named accelerator at `mfu`, the fraction of peak that training reaches."""
     return {gpu.name: flops / (gpu.tflops * 1e12 * mfu) / 3600 for gpu in ACCELERATORS}
+
+
+def hours_in_words(hours: float) -> str:
+    """A time as people say it."""
+    for unit, name in ((24.0, "days"), (1.0, "hours"), (1 / 60, "minutes")):
+        if hours >= 2 * unit:
+            return f"{hours / unit:.3g} {name}"
+    return f"{3600 * hours:.3g} s"

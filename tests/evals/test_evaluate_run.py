@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 
 import pytest
 import torch
@@ -184,7 +185,10 @@ def test_the_harness_asks_a_chat_in_its_format(run, tmp_path, monkeypatch):
         'test_split: test\noutput_type: multiple_choice\ndoc_to_text: "{{question}}"\ntarget_delimiter: ""\n'
         'doc_to_choice: "{{choices}}"\ndoc_to_target: "{{answer}}"\nmetric_list: [{metric: acc}]\n'
     )
-    result = evaluate_tasks(run, [str(tmp_path / "choose.yaml")], chat=True)
+    tuned = shutil.copytree(run, tmp_path / "tuned")
+    config = json.loads((tuned / "config.json").read_text())
+    (tuned / "config.json").write_text(json.dumps({**config, "stage": "sft"}))
+    result = evaluate_tasks(tuned, [str(tmp_path / "choose.yaml")], chat=True)
     model, right = open_run(run).load_model().model.eval(), 0
     for row in rows:
         prompt = CHAT.render_prompt(Conversation.ask(row["question"]))

@@ -18,22 +18,18 @@ def test_every_contender_runs_from_a_trial(contender, monkeypatch):
     words = " ".join(f"{text[i % 90 : i % 97]}{i % 89}" for i in range(4000))
     monkeypatch.setitem(demonstration.TEXTS, "sympy", lambda: (words, words[::-1], words))
     demonstration.tokens.cache_clear()
-    settings = demonstration.trials("sympy-105k", contender)[0]
-    row = demonstration.run("sympy-105k", contender, settings, seed=0, steps=2)
+    settings = demonstration.trials("sympy-106k", contender)[0]
+    row = demonstration.run("sympy-106k", contender, settings, seed=0, steps=2)
     demonstration.tokens.cache_clear()
     assert 1 < row["tuning"] < 2 * math.log(512)
     assert 1 < row["test"] < 2 * math.log(512)
 
 
 def test_the_models_have_the_sizes_of_the_plan():
-    from danalab.models import ModelConfig, build_model
-
     for problem in demonstration.PROBLEMS.values():
-        heads = problem.width // 16
-        config = ModelConfig("qwen3", problem.width, 2, heads, 16, problem.mlp, vocab_size=512, seq_len=128)
-        params = sum(p.numel() for p in build_model(config, seed=0).parameters())
+        params = sum(p.numel() for p in demonstration.NeoX(problem.width).parameters())
         assert f"{params / 1000:.0f} k" in problem.title
-        assert problem.steps == round(20 * params / (16 * 128))
+        assert problem.steps == round(20 * params / (demonstration.BATCH * demonstration.LENGTH))
 
 
 def test_rows_of_another_plan_are_refused(page, tmp_path):
@@ -42,14 +38,14 @@ def test_rows_of_another_plan_are_refused(page, tmp_path):
     assert plan in page
     assert plan != demonstration.plan_hash(page.replace("eight others report", "seven others report"))
     assert plan == demonstration.plan_hash(page.replace("## Outcome", "## Outcome\n\nA sentence."))
-    file.write_text(json.dumps({"plan": "other", "problem": "sympy-105k"}) + "\n", encoding="utf-8")
+    file.write_text(json.dumps({"plan": "other", "problem": "sympy-106k"}) + "\n", encoding="utf-8")
     with pytest.raises(SystemExit, match=r"rows.jsonl has rows of another plan than"):
         demonstration.fill(page, file)
 
 
 def test_the_table_shows_planted_leads(page, tmp_path):
     """DanaMuon is 0.1 better than AdamW at its best trial; the best of the first six is worse than that by 0.02."""
-    plan, problem, rows = demonstration.plan_hash(page), "sympy-105k", []
+    plan, problem, rows = demonstration.plan_hash(page), "sympy-106k", []
     for contender in demonstration.DIALS:
         for trial in range(demonstration.TRIALS):
             worse = {3: 0.02, 20: 0.0}.get(trial, 0.5 + trial / 100)

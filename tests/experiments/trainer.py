@@ -44,7 +44,12 @@ config |= {
     "vocab_size": 8,
     "seq_len": 8,
 }
-record = {"config": config, "params": 1000, "steps": 10, "plan": {"non_emb_params": 900, "total_params": 1000}}
+record = {
+    "config": config,
+    "params": 1000,
+    "steps": 10,
+    "plan": {"non_emb_params": 900, "total_params": 1000},
+}
 (folder / "config.json").write_text(json.dumps(record))
 if first and folder.name in os.environ.get("PREEMPTED", "").split():
     print(json.dumps({"status": "interrupted", "step": 5}))

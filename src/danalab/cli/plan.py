@@ -52,7 +52,7 @@ def run(flags: Flags) -> Answer:
     """Print size, steps, learning rate, weight decay, FLOPs, memory and time of a run; trains nothing."""
     if flags.params is not None or flags.step_tokens is not None:
         return _own_model(flags)
-    from danalab.hardware import accelerator_hours, named
+    from danalab.hardware import accelerator_hours, hours_in_words, named
 
     given = TrainConfig(**{field.name: getattr(flags, field.name) for field in fields(TrainConfig)})
     vocabulary, about_data = _vocabulary(given)
@@ -97,11 +97,11 @@ def run(flags: Flags) -> Answer:
         ("memory", f"{memory:.1f} GiB at micro-batch {config.batch_size}, bf16 autocast, {how} (estimate)")
     )
     if speed:
-        took = _duration(tokens / speed / 3600)
+        took = hours_in_words(tokens / speed / 3600)
         rows.append(
             ("this machine", f"{took} at {speed:,.0f} tokens/s, measured for a second without the optimizer")
         )
-    each = ", ".join(f"{name} {_duration(value)}" for name, value in wall.items())
+    each = ", ".join(f"{name} {hours_in_words(value)}" for name, value in wall.items())
     together = "" if ranks == 1 else f" on {ranks} devices, without communication"
     rows.append(("time", f"{each}{together} (estimate: {flags.mfu:.0%} MFU)"))
     if ranks > 1:
@@ -143,14 +143,6 @@ def _tokens_per_second(config: TrainConfig) -> float | None:
             began = time.perf_counter()
         loss.item()
     return steps * tokens.numel() / (time.perf_counter() - began)
-
-
-def _duration(hours: float) -> str:
-    """A time as people say it."""
-    for unit, name in ((24.0, "days"), (1.0, "hours"), (1 / 60, "minutes")):
-        if hours >= 2 * unit:
-            return f"{hours / unit:.3g} {name}"
-    return f"{3600 * hours:.3g} s"
 
 
 def _vocabulary(config: TrainConfig) -> "tuple[Vocabulary, str]":

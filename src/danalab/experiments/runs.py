@@ -304,6 +304,20 @@ def _share_made(folder: Path) -> float:
     return min(1.0, rows[-1]["step"] / RunFolder(folder).read_config()["steps"]) if rows else 0.0
 
 
+def open_ends(runner: Runner) -> dict[str, list[Any]]:
+    """Failures and queued runs, for JSON; prints them on standard error, too."""
+    for name, reason in sorted(runner.failures.items()):
+        print(f"failed: {name}: {reason}", file=sys.stderr)
+    if runner.queued:
+        print(
+            f"{len(runner.queued)} runs are queued or running; start the same command again when they have ended, or "
+            "with --wait; --collect gathers the finished ones",
+            file=sys.stderr,
+        )
+    failures = [{"name": name, "reason": reason} for name, reason in sorted(runner.failures.items())]
+    return {"failures": failures, "queued": sorted(runner.queued)}
+
+
 def collect(folder: Path) -> list[dict[str, Any]]:
     """Gather the rows of a sweep or ladder; runs nothing."""
     if not (folder / RECORD).is_file():

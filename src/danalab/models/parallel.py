@@ -56,8 +56,6 @@ from danalab.models.moe.experts import Experts, StackedLinear
 from danalab.models.moe.mixture import MixtureOfExperts, sort_by_expert
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
     from danalab.models.decoder import Decoder
 
 HEADS = 2

@@ -9,7 +9,7 @@ from typing import Any
 from danalab.data.tokenizers.base import padded
 from danalab.data.validation import Validation, amount
 from danalab.errors import UserError
-from danalab.hardware import accelerator_hours
+from danalab.hardware import accelerator_hours, hours_in_words
 from danalab.models.config import ModelConfig, resonance_sizes
 from danalab.train.config.resolve import plan
 
@@ -44,7 +44,7 @@ class ModelSize:
     command: str
 
     def __str__(self) -> str:
-        hours = ", ".join(f"{name} {_duration(value)}" for name, value in self.hours.items())
+        hours = ", ".join(f"{name} {hours_in_words(value)}" for name, value in self.hours.items())
         words = f"{amount(self.parameters)} parameters, {amount(self.tokens)} tokens"
         return f"  {self.model}: {words} ({self.epochs:.2f} epochs): {hours}"
 
@@ -122,9 +122,3 @@ def _size(result: Validation, data: str, words: str, batch: str, **settings: Any
         {name: hours[name] for name in _GPUS},
         command,
     )
-
-
-def _duration(hours: float) -> str:
-    if hours < 1:
-        return f"{hours * 60:.1f} min"
-    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
