@@ -51,7 +51,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "compare": ("compare runs: table, loss curves, tokens to equal loss", "compare"),
         "sweep": ("train many runs from a grid over flags; resumable", "sweep"),
         "ladder": ("train optimizers at several sizes, tuned alike, with several seeds; resumable", "ladder"),
-        "report": ("fit scaling laws to a ladder and write the report", "report"),
+        "report": ("fit scaling laws to a ladder and write the report", "ladder"),
         "judge": ("test whether one optimizer beats another", "judge"),
         "optim": ("list the optimizers with their hyperparameters, compare them on small problems", "optim"),
     },

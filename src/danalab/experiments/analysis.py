@@ -165,12 +165,12 @@ def analyse(
             if law_of_rate.n_sizes <= LEAST_SIZES:
                 raise UserError(f"{law_of_rate.n_sizes} sizes give no interval; it needs 4")
     redraws = {opt: Redraw([Trials.of(each) for each in found.at(opt)]) for opt in found.opts}
-    horizon = analyse_horizons(found.tuned, redraws, base, n_bootstrap=n_bootstrap, seed=seed)
-    if horizon is not None:
+    several = len({(each.opt, each.params) for each in found.tuned}) < len(found.tuned)  # horizons
+    if several:
+        horizon = analyse_horizons(found.tuned, redraws, base, n_bootstrap=n_bootstrap, seed=seed)
         found.notes.extend(horizon.notes)
         found = replace(found, horizon=horizon)
     if law is None:
-        several = len({(each.opt, each.params) for each in found.tuned}) < len(found.tuned)  # horizons
         law = "chinchilla" if several and len({each.params for each in found.tuned}) > 1 else "saturated"
     with found.noting("loss laws"):
         found.loss_laws.update(_loss_laws(found, redraws, law, joint, n_bootstrap, seed))

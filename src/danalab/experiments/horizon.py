@@ -214,14 +214,9 @@ def analyse_horizons(
     *,
     n_bootstrap: int = 200,
     seed: int = 0,
-) -> HorizonAnalysis | None:
-    """The results over horizons of tuned runs; `redraws` has those of each optimizer, in their order.
-
-    None where no size has several horizons.
-    """
+) -> HorizonAnalysis:
+    """The results over horizons of tuned runs; `redraws` has those of each optimizer, in their order."""
     several = Counter((each.opt, each.params) for each in tuned)
-    if max(several.values()) < 2:
-        return None
     analysis = HorizonAnalysis(baseline, paired_tests(tuned, baseline))
     rungs = {(each.params, each.horizon) for each in tuned if each.opt == baseline}
     shared = [(each.params, each.horizon) in rungs for each in tuned]

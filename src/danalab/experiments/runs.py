@@ -298,6 +298,20 @@ def at_multiplier(cell: Cell, multiplier: float) -> Cell:
     return Cell(f"{cell.name}-lrx{multiplier:g}", settings, cell.label, cell.place)
 
 
+def open_ends(runner: Runner) -> dict[str, list[Any]]:
+    """Failures and queued runs, for JSON; prints them on standard error, too."""
+    for name, reason in sorted(runner.failures.items()):
+        print(f"failed: {name}: {reason}", file=sys.stderr)
+    if runner.queued:
+        print(
+            f"{len(runner.queued)} runs are queued or running; start the same command again when they have ended, or "
+            "with --wait; --collect gathers the finished ones",
+            file=sys.stderr,
+        )
+    failures = [{"name": name, "reason": reason} for name, reason in sorted(runner.failures.items())]
+    return {"failures": failures, "queued": sorted(runner.queued)}
+
+
 def collect(folder: Path) -> list[dict[str, Any]]:
     """Gather the rows of a sweep or ladder; runs nothing."""
     if not (folder / RECORD).is_file():

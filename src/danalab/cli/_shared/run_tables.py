@@ -10,7 +10,7 @@ from danalab.experiments.cells import Cell
 from danalab.experiments.estimate import estimate, total
 from danalab.experiments.formats import as_text
 from danalab.experiments.rows import without_points
-from danalab.experiments.runs import Runner
+from danalab.experiments.runs import Runner, open_ends
 from danalab.experiments.slurm import SlurmRunner
 from danalab.train.config.flags import Answer
 
@@ -82,20 +82,6 @@ def show_rows(folder: Path, rows: Sequence[dict[str, Any]], runner: Runner | Non
     table = as_text(list(columns), [[cell(row) for cell in columns.values()] for row in rows])
     print(f"{len(rows)} rows in {folder / 'ladder.jsonl'}", file=sys.stderr)
     return Answer({"folder": str(folder), "rows": rows, **ends}, [table], 1 if ends["failures"] else 0)
-
-
-def open_ends(runner: Runner) -> dict[str, list[Any]]:
-    """Failures and queued runs, for JSON; prints them on standard error, too."""
-    for name, reason in sorted(runner.failures.items()):
-        print(f"failed: {name}: {reason}", file=sys.stderr)
-    if runner.queued:
-        print(
-            f"{len(runner.queued)} runs are queued or running; start the same command again when they have ended, or "
-            "with --wait; --collect gathers the finished ones",
-            file=sys.stderr,
-        )
-    failures = [{"name": name, "reason": reason} for name, reason in sorted(runner.failures.items())]
-    return {"failures": failures, "queued": sorted(runner.queued)}
 
 
 def _shown(value: float | None, digits: str) -> str:
