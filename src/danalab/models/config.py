@@ -1,6 +1,4 @@
-"""The shape of a model: the one class that has it, and what follows from it: parameters, FLOPs, the model itself.
-
-Only `build_model` needs torch, and imports it.
+"""The shape of a model: the one class that has it, and what follows from it: parameters, FLOPs. Needs no torch.
 
 `ModelConfig.from_heads("enoki", 12)` is a size of the paper's ladder. None means: as the architecture does.
 
@@ -18,17 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, fields
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from danalab.errors import UserError, nearest
 from danalab.files import validated
 from danalab.models.architectures import Architecture, architecture
 from danalab.tables import key_of
-
-if TYPE_CHECKING:
-    import torch
-
-    from danalab.models.decoder import Decoder
 
 GPT2_VOCAB = 50304
 """GPT-2's 50,257 token ids, padded to a multiple of 64: the vocabulary of the paper's ladder."""
@@ -41,7 +34,6 @@ GROUPS = 8
 LONGEST_TABLE = 32768
 """Rows of a table of learned positions of the resonance model, at most."""
 MAX_LAYERS = 100_000
-BLOCK_OBJECTS = 50_000  # Python objects of one block [bytes]
 NORMS = ("layernorm", "rmsnorm", "rmsnorm-1p")
 MIXERS = ("oscillators", "none")
 EXPERT_SETTINGS = (
@@ -530,46 +522,6 @@ class ModelConfig:
             if name not in known:
                 raise UserError(f"{origin}: unknown model setting '{name}'{nearest(name, known)}")
         return validated(cls, dict(values), origin, strict=True)
-
-
-# ---- the model ----
-
-
-def build_model(
-    config: ModelConfig,
-    *,
-    init: str | None = None,
-    seed: int = 0,
-    device: "torch.device | str" = "cpu",
-    dtype: "torch.dtype | None" = None,
-) -> "Decoder":
-    """The model that `config` describes, with freshly drawn weights.
-
-    The weights depend on `config`, `init` and `seed` only: they are drawn on the CPU in float32, then moved and cast.
-
-    Args:
-        init: "scaled-gpt", "karpathy-gpt2" or "standard"; None: as the architecture does.
-        device: "meta" gives shapes without memory; shard, then call `to_empty` and `init_weights`.
-        dtype: of the weights; None: float32.
-    Raises:
-        UserError: unknown initialisation, or a model larger than the device's memory.
-    """
-    import torch
-
-    from danalab.models.decoder import Decoder, materialise, require_memory
-
-    dtype = dtype or torch.float32
-    is_meta = torch.device(device).type == "meta"
-    table = 4 * config.seq_len * config.rotated if config.architecture.rotary else 0
-    weights = 0 if is_meta else parameter_count(config) * dtype.itemsize
-    require_memory(weights + table + config.n_layers * BLOCK_OBJECTS, device, "the model")
-    with torch.device("meta"):
-        model = Decoder(config).to(dtype)
-    if is_meta:
-        return model
-    materialise(model, device)
-    model.init_weights(torch.Generator().manual_seed(seed), init)
-    return model
 
 
 # ---- sizes ----
