@@ -3,10 +3,10 @@
     python bench/first_line.py --run --text FILE    # FILE: tiny Shakespeare; goes on where it stopped
     python bench/first_line.py                      # the tables from bench/results/first_line_cpu.jsonl
 
-The rivals search a grid of two dials by factors of 2, and more values where the best is at an edge; ours have the three
-rates that we recommend, at their defaults, with omega = 4. Training is a plain loop, as in anybody's trainer:
-warmup, cosine to a tenth of the peak, gradients clipped to norm 1. A seed sets initial weights and data, the same for
-all. `--problems` chooses some of them. The digits are scikit-learn's, which must be installed.
+The rivals search a grid of two dials by factors of 2 and go on until the best has worse neighbours on all sides. Ours
+have the three rates that we recommend, at their defaults, with omega = 4. Training is a plain loop, as in anybody's
+trainer: warmup, cosine to a tenth of the peak, gradients clipped to norm 1. A seed sets initial weights and data, the
+same for all. `--problems` chooses some of them. The digits are scikit-learn's, which must be installed.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from concurrent.futures import as_completed
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 import torch
@@ -34,7 +34,6 @@ from danalab.hardware import available_cores
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
 from danalab.optimizer_facts import rates_to_try
-from danalab.scaling.rate_search import next_rate
 from danalab_bench.orthogonal import NANOCHAT, recipe
 from danalab_bench.pages import fill_parts
 from danalab_bench.texts import TEXT, SmallGPT, held_out_loss, library_tokens, shakespeare, training_loss
@@ -267,7 +266,7 @@ DIALS: dict[str, tuple[str, Sequence[float]]] = {
     "nanochat": ("aux_scale", (0.5, 1.0, 2.0)),
     "adamw": ("beta2", (0.95, 0.99)),
 }
-"""The baselines' second dial. Rates are followed beyond the grid by factors of 2 where the best is at an edge."""
+"""The rivals' second dial. Rates of rivals go on beyond the grid by factors of 2."""
 SEEDS = {"own-gpt": 5, "images": 5, "digits": 5}
 """Runs of the best setting; three where a problem is not named."""
 
@@ -326,22 +325,20 @@ def loss_of(row: dict[str, Any]) -> float:
 
 
 def search(problem: str, opt: str) -> None:
-    """The grid, more of either dial where the best is at its edge, and more seeds at the best."""
+    """The grid; of a rival, both dials further until the best has worse neighbours on all sides; more seeds there."""
     name, values = DIALS.get(opt, ("", (0.0,)))  # ours have no dial
     tried = {
         (lr, value): once(problem, opt, lr, {name: value} if name else {})
         for lr, value in itertools.product(RATES[opt], values)
     }
-    for _ in range(8):
+    while opt not in RIVALS:
         lr, value = min(tried, key=tried.__getitem__)
-        rates = {each: loss for (each, v), loss in tried.items() if v == value}
-        others = {v: loss for (each, v), loss in tried.items() if each == lr and name != "beta2"}
-        beyond = [(next_rate(rates), value) if len(rates) > 1 else (None, value),
-                  (lr, next_rate(others)) if len(others) > 1 else (lr, None)]  # fmt: skip
-        further = next((each for each in beyond if None not in each and each not in tried), None)
+        beside = [(2 * lr, value), (lr / 2, value)]
+        beside += [] if name == "beta2" else [(lr, 2 * value), (lr, value / 2)]
+        further = next((each for each in beside if each not in tried), None)
         if further is None:
             break
-        tried[further] = once(problem, opt, further[0], {name: further[1]} if name else {})
+        tried[further] = once(problem, opt, further[0], {name: further[1]})
     lr, settings, _ = best(read_rows(), problem, opt)
     for seed in range(1, SEEDS.get(problem, 3)):
         once(problem, opt, lr, settings, seed)
@@ -391,14 +388,6 @@ def lead(rows: Rows, problem: str, opt: str, over: str) -> tuple[float, float, f
     return fmean(leads), known.low, known.high
 
 
-def is_edge(rows: Rows, problem: str, opt: str) -> bool:
-    """Whether the best rate has no worse neighbour on one side among all that were tried with the same dial."""
-    lr, settings, _ = best(rows, problem, opt)
-    trials = [row for row in rows if (row["problem"], row["opt"], row["seed"]) == (problem, opt, 0)]
-    tried = [row["lr"] for row in trials if row["settings"] == settings]
-    return lr in (min(tried), max(tried))
-
-
 def runs_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
     """A line for each problem: best rates and losses of ours and of torch's, and leads with intervals."""
     lines = []
@@ -408,8 +397,7 @@ def runs_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
             for each in (opt, *rivals):
                 lr, settings, _ = best(rows, problem, each)
                 rate = f"{lr:g}" + "".join(f", {name} {value:g}" for name, value in settings.items())
-                edge = " (edge)" if is_edge(rows, problem, each) else ""
-                cells.append(f"{fmean(losses(rows, problem, each)):.3f} at {rate}{edge}")
+                cells.append(f"{fmean(losses(rows, problem, each)):.3f} at {rate}")
                 if each in rivals:
                     cells.append("{:+.3f} ({:+.3f} to {:+.3f})".format(*lead(rows, problem, opt, each)))
         lines.append(cells)
@@ -421,9 +409,24 @@ def runs_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
     return head, lines
 
 
+def cost(rows: Rows) -> str:
+    """CPU time of a step, model included, in units of that with torch's AdamW: medians over problems."""
+
+    def seconds(problem: str, opt: str) -> float:
+        return median(row["seconds"] for row in rows if (row["problem"], row["opt"]) == (problem, opt))
+
+    ratios = {
+        opt: median(seconds(each, opt) / seconds(each, "adamw") for each in finished(rows))
+        for opt in ("dana-muon", "torch-muon", "nanochat")
+    }
+    each = ", ".join(f"{NAMES[opt]} {ratio:.2f}" for opt, ratio in ratios.items())
+    return f"CPU time of a step with its model, in units of AdamW's: {each} (the last is written eagerly).\n"
+
+
 def fill(page: str) -> str:
     """The page with the table of the stored rows."""
-    return fill_parts(page, "first", {"runs": as_markdown(runs_table(read_rows()))})
+    rows = read_rows()
+    return fill_parts(page, "first", {"runs": as_markdown(runs_table(rows)), "cost": cost(rows)})
 
 
 if __name__ == "__main__":
