@@ -420,7 +420,7 @@ def cost(rows: Rows) -> str:
         for opt in ("dana-muon", "torch-muon", "nanochat")
     }
     each = ", ".join(f"{NAMES[opt]} {ratio:.2f}" for opt, ratio in ratios.items())
-    return f"CPU time of a step with its model, in units of AdamW's: {each} (the last is written eagerly).\n"
+    return f"CPU time of a step with its model, in AdamW's: {each} (the last is eager).\n"
 
 
 def fill(page: str) -> str:
