@@ -33,6 +33,7 @@ def test_an_own_object_is_loaded_from_a_file_once(tmp_path):
     ("name", "words"),
     [
         ("dana-sta", "unknown optimizer 'dana-sta' (did you mean 'dana-star'?); known: dana-star, heavy"),
+        ("heavyweight", "(did you mean 'heavy'?)"),
         ("no_module:X", "no module 'no_module'"),
         ("danalab.errors:nearst", "there is no 'nearst' in it (did you mean 'nearest'?)"),
         ("absent.py:X", "absent.py: no such Python file"),

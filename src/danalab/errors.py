@@ -80,8 +80,13 @@ def printable(text: str) -> str:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` for the closest of `choices`, or an empty string when none is close."""
-    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    """` (did you mean 'x'?)` for the closest of `choices`, or an empty string when none is close.
+
+    The longest choice that `name` begins with is closest: cosine means cos, not cos_inf.
+    """
+    choices = list(choices)
+    begun = [choice for choice in choices if len(choice) > 2 and name.startswith(choice)]
+    close = sorted(begun, key=len)[-1:] or difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
