@@ -63,7 +63,7 @@ def rows(folder: RunFolder) -> list[dict[str, object]]:
 
 def meta(folder: RunFolder) -> dict[str, object]:
     found = json.loads((folder.store.path(STEPS) / "meta.json").read_text())
-    return {key: found[key] for key in ("step", "tokens", "sequences", "random", "guard", "callbacks")}
+    return {key: found[key] for key in ("step", "tokens", "random", "guard", "callbacks")}
 
 
 def assert_same(found: RunFolder, expected: RunFolder) -> None:
