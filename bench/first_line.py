@@ -40,7 +40,7 @@ from danalab_bench.texts import TEXT, SmallGPT, held_out_loss, library_tokens, s
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "first_line_cpu.jsonl"
-PAGES = [ROOT / "docs" / "small-models.md"]
+PAGES = [ROOT / "docs" / "small-models.md", ROOT / "notes" / "recipes.md"]
 Rows = list[dict[str, Any]]
 
 
@@ -232,6 +232,19 @@ def nanochat(model: nn.Module, lr: float, steps: int, aux_scale: float) -> list[
     return [recipe(model, lr, steps, aux_scale=aux_scale, **NANOCHAT)]
 
 
+def muon_by_kind(normalise: str | None) -> Callable[..., list[torch.optim.Optimizer]]:
+    """Muon, or NorMuon, with nanochat's betas and ratios of rates for embedding, head and vectors."""
+
+    def build(model: nn.Module, lr: float, steps: int, aux_scale: float) -> list[torch.optim.Optimizer]:
+        return [recipe(model, lr, steps, aux_scale=aux_scale, rest="ratios", normalise=normalise)]
+
+    return build
+
+
+def soap(model: nn.Module, lr: float, steps: int, beta2: float) -> list[torch.optim.Optimizer]:
+    return [build_optimizer("soap", model, lr=lr, betas=(0.95, beta2), weight_decay=0.1)]
+
+
 def ours(name: str) -> Callable[..., list[torch.optim.Optimizer]]:
     def build(model: nn.Module, lr: float, steps: int, **settings: Any) -> list[torch.optim.Optimizer]:
         return [build_optimizer(name, model, lr=lr, **{"omega": 4.0, "horizon": steps, **settings})]
@@ -246,12 +259,22 @@ BUILD: dict[str, Callable[..., list[torch.optim.Optimizer]]] = {
     "nanochat": nanochat,
     "adamw": adamw,
 }
+FURTHER: dict[str, Callable[..., list[torch.optim.Optimizer]]] = {
+    "muon-by-kind": muon_by_kind(None),
+    "normuon-by-kind": muon_by_kind("normuon"),
+    "soap": soap,
+}
+"""More rivals of DanaMuon, on the two problems that were kept back."""
+KEPT_BACK = ("deep-gpt", "kept-qwen3")
 NAMES = {
     "torch-muon": "torch's Muon + AdamW",
     "nanochat": "nanochat's recipe",
     "adamw": "torch's AdamW",
     "dana-muon": "`DanaMuon`",
     "adana": "`ADana`",
+    "muon-by-kind": "Muon, the rest by kind",
+    "normuon-by-kind": "NorMuon, the rest by kind",
+    "soap": "SOAP",
 }
 RIVALS = {"dana-muon": ("torch-muon", "nanochat"), "adana": ("adamw",)}
 """What we recommend -> the baselines that it must beat, which have three times as many trials."""
@@ -259,12 +282,18 @@ RATES: dict[str, Sequence[float]] = {
     "torch-muon": (8e-3, 1.6e-2, 3.2e-2),
     "nanochat": (0.02, 0.04, 0.08),
     "adamw": (2e-3, 4e-3, 8e-3, 1.6e-2),
+    "muon-by-kind": (8e-3, 1.6e-2, 3.2e-2),
+    "normuon-by-kind": (8e-3, 1.6e-2, 3.2e-2),
+    "soap": (2e-3, 4e-3, 8e-3, 1.6e-2),
     **{name: rates_to_try(name) for name in RIVALS},
 }
 DIALS: dict[str, tuple[str, Sequence[float]]] = {
     "torch-muon": ("aux_lr", (2e-3, 4e-3, 8e-3)),
     "nanochat": ("aux_scale", (0.5, 1.0, 2.0)),
     "adamw": ("beta2", (0.95, 0.99)),
+    "muon-by-kind": ("aux_scale", (0.5, 1.0, 2.0)),
+    "normuon-by-kind": ("aux_scale", (0.5, 1.0, 2.0)),
+    "soap": ("beta2", (0.95, 0.99)),
 }
 """The rivals' second dial. Rates of rivals go on beyond the grid by factors of 2."""
 SEEDS = {"own-gpt": 5, "images": 5, "digits": 5}
@@ -276,7 +305,7 @@ def run(problem: str, opt: str, lr: float, settings: dict[str, Any], seed: int) 
     """One run as a row."""
     recipe = PROBLEMS[problem]
     task = recipe.make(seed)
-    optimizers = BUILD[opt](task.model, lr, recipe.steps, **settings)
+    optimizers = {**BUILD, **FURTHER}[opt](task.model, lr, recipe.steps, **settings)
 
     def factor(step: int) -> float:
         cosine = 0.1 + 0.45 * (1 + math.cos(math.pi * min(1.0, step / recipe.steps)))
@@ -409,6 +438,20 @@ def runs_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
     return head, lines
 
 
+def further_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
+    """A line for each further rival and problem with all its seeds."""
+    done = {(row["problem"], row["opt"]) for row in rows}
+    lines = []
+    for problem, opt in itertools.product(KEPT_BACK, FURTHER):
+        if (problem, opt) in done and len(losses(rows, problem, opt)) == SEEDS.get(problem, 3):
+            lr, settings, _ = best(rows, problem, opt)
+            rate = f"{lr:g}" + "".join(f", {name} {value:g}" for name, value in settings.items())
+            interval = "{:+.3f} ({:+.3f} to {:+.3f})".format(*lead(rows, problem, "dana-muon", opt))
+            loss = fmean(losses(rows, problem, opt))
+            lines.append([PROBLEMS[problem].title, NAMES[opt], f"{loss:.3f} at {rate}", interval])
+    return ["problem", "rival", "its loss [nats]", "lead of `DanaMuon`, 95% interval [nats]"], lines
+
+
 def cost(rows: Rows) -> str:
     """CPU time of a step, model included, in units of that with torch's AdamW: medians over problems."""
 
@@ -426,7 +469,8 @@ def cost(rows: Rows) -> str:
 def fill(page: str) -> str:
     """The page with the table of the stored rows."""
     rows = read_rows()
-    return fill_parts(page, "first", {"runs": as_markdown(runs_table(rows)), "cost": cost(rows)})
+    tables = {"runs": as_markdown(runs_table(rows)), "further": as_markdown(further_table(rows))}
+    return fill_parts(page, "first", {**tables, "cost": cost(rows)})
 
 
 if __name__ == "__main__":
@@ -440,10 +484,12 @@ if __name__ == "__main__":
     if options.run:
         import first_line  # a process finds what it calls by the name of its module
 
+        pairs = [*itertools.product(options.problems, BUILD)]
+        pairs += itertools.product([each for each in KEPT_BACK if each in options.problems], FURTHER)
         with workers(available_cores()) as pool:
             searches = {
-                pool.submit(first_line.search_on, options.text.resolve(), each, opt): f"{each}, {opt}"
-                for each, opt in itertools.product(options.problems, BUILD)
+                pool.submit(first_line.search_on, options.text.resolve(), *pair): ", ".join(pair)
+                for pair in pairs
             }
             for ended in as_completed(searches):
                 ended.result()

@@ -36,17 +36,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
-LIMITS = {
+LIMITS = {  # of each process: address space and size of a file [bytes], open files
     resource.RLIMIT_AS: 512 << 20,
     resource.RLIMIT_FSIZE: 1 << 20,
     resource.RLIMIT_NOFILE: 32,
     resource.RLIMIT_CORE: 0,
 }
-"""Of each process: address space and size of a file [bytes], open files."""
-MAX_CREATIONS = 64
-"""Files, folders, links and threads that an isolated process may make."""
-MAX_LINE = 1 << 20
-"""Bytes of an answer."""
+MAX_CREATIONS = 64  # files, folders, links and threads that an isolated process may make
+MAX_LINE = 1 << 20  # bytes of an answer
 
 
 class CannotIsolate(Exception):
@@ -103,17 +100,10 @@ def _process(task: dict[str, Any], reads: int, writes: int) -> Iterator[socket.s
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-I", "-B", os.path.abspath(__file__)]
     with ours, tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={},
-            stdin=reads,
-            stdout=writes,
-            stderr=theirs.fileno(),
-            start_new_session=True,
-        )
+        streams: Any = {"stdin": reads, "stdout": writes, "stderr": theirs.detach()}
+        process = subprocess.Popen(command, cwd=folder, env={}, start_new_session=True, **streams)
         try:
-            for end in (reads, writes, theirs.detach()):  # each process sees the end of the other
+            for end in streams.values():  # each process sees the end of the other
                 os.close(end)
             ours.settimeout(task["seconds"])
             ours.sendall(json.dumps(task).encode() + b"\n")
@@ -181,14 +171,12 @@ def _serve(source: str, name: str, questions: Any, answers: Any) -> None:
     function: Any = None
     for line in iter(questions.readline, ""):
         try:
-            value = None
             if line.strip():
                 arguments, named = ast.literal_eval(line.strip())
-                value = plain(function(*arguments, **named))
+                said = f"={plain(function(*arguments, **named))!a}"
             else:
                 exec(compile(source, "program", "exec"), namespace)
-                function = namespace[name]
-            said = f"={value!a}"
+                function, said = namespace[name], "=None"
         except BaseException as error:  # SystemExit, too
             said = f"!{described(error)}"
         answers.write(said + "\n")
@@ -253,16 +241,12 @@ _PARENT_DEATH_SIGNAL, _NO_NEW_PRIVILEGES = 1, 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _READ_FILE, _READ_DIR, _EVERYTHING = 1 << 2, 1 << 3, (1 << 13) - 1
 _WRITE_FILE, _DEVICES = 1 << 1, 1 << 6 | 1 << 9 | 1 << 10 | 1 << 11
-_SINCE = {2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
-"""Version of Landlock -> the access that it added: links across folders, truncation, controls of devices."""
+_SINCE = {2: 1 << 13, 3: 1 << 14, 5: 1 << 15}  # of Landlock: links across folders, truncation, devices
 _CAPABILITIES, _READ_SEARCH = 0x20080522, 1 << 2
 _FILTER, _NEW_LISTENER, _RECEIVE, _SEND, _CONTINUE = 1, 1 << 3, 0xC0502100, 0xC0182101, 1
-_PERMIT, _ASK, _DENY, _ABSENT = 0x7FFF0000, 0x7FC00000, 0x00050001, 0x00050026
-"""Verdicts of a filter: allow, ask `run_tests`, EPERM, ENOSYS."""
-_MACHINES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}
-"""Machine -> its name in filters, and the number of seccomp."""
-_ALL, _TRUNCATE, _CREATE = 0xFFFFFFFF, os.O_TRUNC, os.O_CREAT | 1 << 22
-"""Masks: every bit; of flags of open: O_TRUNC; O_CREAT and the bit of O_TMPFILE."""
+_PERMIT, _ASK, _DENY, _ABSENT = 0x7FFF0000, 0x7FC00000, 0x00050001, 0x00050026  # the last two: EPERM, ENOSYS
+_MACHINES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}  # name in filters, number of seccomp
+_ALL, _TRUNCATE, _CREATE = 0xFFFFFFFF, os.O_TRUNC, os.O_CREAT | 1 << 22  # the last bit is O_TMPFILE's
 _EMPTIES = (_TRUNCATE, _TRUNCATE | 3)
 """Flags that empty a file for which Landlock asks no right to write: reading, and the access mode 3."""
 _PERMITTED = {  # system call: number on x86_64 and on aarch64; sendmsg hands the listener over, no socket is left
@@ -304,8 +288,7 @@ def isolate(folder: str) -> int:
     """Keep only the rights that the module names, for good; the listener for creations. CannotIsolate: says why not."""
     machine, libc = platform.machine(), ctypes.CDLL(None, use_errno=True)
     if not sys.platform.startswith("linux") or machine not in _MACHINES:
-        told = f"programs are isolated on Linux on x86_64 and aarch64, not on {platform.platform()}"
-        raise CannotIsolate(told)
+        raise CannotIsolate(f"isolated on Linux on x86_64 and aarch64, not on {platform.platform()}")
 
     def call(what: str, function: Any, *arguments: Any) -> int:
         found = function(*(ctypes.c_long(each) if isinstance(each, int) else each for each in arguments))
@@ -313,8 +296,7 @@ def isolate(folder: str) -> int:
             raise CannotIsolate(f"{what}: {os.strerror(ctypes.get_errno())}")
         return found
 
-    older = "no Landlock in this kernel (Linux 5.13 and newer)"
-    version = call(older, libc.syscall, _CREATE_RULESET, None, 0, 1)
+    version = call("no Landlock (Linux 5.13 and newer)", libc.syscall, _CREATE_RULESET, None, 0, 1)
     handled = _EVERYTHING | sum(bit for since, bit in _SINCE.items() if version >= since)
     # Also TCP, and abstract sockets and signals to other processes: seccomp refuses them, too.
     ruleset = struct.pack("QQQ", handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
@@ -339,8 +321,8 @@ def isolate(folder: str) -> int:
     os.close(rules)
     steps = ctypes.create_string_buffer(b"".join(_filter(machine)))
     program = struct.pack("HxxxxxxQ", len(steps) // 8, ctypes.addressof(steps))
-    older = "no seccomp filters with a listener in this kernel"
-    return call(older, libc.syscall, _MACHINES[machine][1], _FILTER, _NEW_LISTENER, program)
+    number = _MACHINES[machine][1]
+    return call("no seccomp with a listener", libc.syscall, number, _FILTER, _NEW_LISTENER, program)
 
 
 def _filter(machine: str) -> list[bytes]:
