@@ -400,13 +400,23 @@ def losses(rows: Rows, problem: str, opt: str) -> list[float]:
 
 def finished(rows: Rows) -> list[str]:
     """Problems with all seeds of all contenders."""
-    done = {(row["problem"], row["opt"]) for row in rows}
-    return [
-        problem
-        for problem in PROBLEMS
-        if {(problem, opt) for opt in BUILD} <= done
-        and all(len(losses(rows, problem, opt)) == SEEDS.get(problem, 3) for opt in BUILD)
-    ]
+    return [problem for problem in PROBLEMS if all(is_done(rows, problem, opt) for opt in BUILD)]
+
+
+def is_done(rows: Rows, problem: str, opt: str) -> bool:
+    has_rows = any((row["problem"], row["opt"]) == (problem, opt) for row in rows)
+    return has_rows and len(losses(rows, problem, opt)) == SEEDS.get(problem, 3)
+
+
+def loss_cell(rows: Rows, problem: str, opt: str) -> str:
+    """Mean loss, and the settings that have it."""
+    lr, settings, _ = best(rows, problem, opt)
+    rate = f"{lr:g}" + "".join(f", {name} {value:g}" for name, value in settings.items())
+    return f"{fmean(losses(rows, problem, opt)):.3f} at {rate}"
+
+
+def lead_cell(rows: Rows, problem: str, opt: str, over: str) -> str:
+    return "{:+.3f} ({:+.3f} to {:+.3f})".format(*lead(rows, problem, opt, over))
 
 
 def lead(rows: Rows, problem: str, opt: str, over: str) -> tuple[float, float, float]:
@@ -424,11 +434,9 @@ def runs_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
         cells = [f"{PROBLEMS[problem].title}; {PROBLEMS[problem].steps:,} steps"]
         for opt, rivals in RIVALS.items():
             for each in (opt, *rivals):
-                lr, settings, _ = best(rows, problem, each)
-                rate = f"{lr:g}" + "".join(f", {name} {value:g}" for name, value in settings.items())
-                cells.append(f"{fmean(losses(rows, problem, each)):.3f} at {rate}")
+                cells.append(loss_cell(rows, problem, each))
                 if each in rivals:
-                    cells.append("{:+.3f} ({:+.3f} to {:+.3f})".format(*lead(rows, problem, opt, each)))
+                    cells.append(lead_cell(rows, problem, opt, each))
         lines.append(cells)
     head = ["problem"]
     for opt, rivals in RIVALS.items():
@@ -440,15 +448,11 @@ def runs_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
 
 def further_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
     """A line for each further rival and problem with all its seeds."""
-    done = {(row["problem"], row["opt"]) for row in rows}
     lines = []
     for problem, opt in itertools.product(KEPT_BACK, FURTHER):
-        if (problem, opt) in done and len(losses(rows, problem, opt)) == SEEDS.get(problem, 3):
-            lr, settings, _ = best(rows, problem, opt)
-            rate = f"{lr:g}" + "".join(f", {name} {value:g}" for name, value in settings.items())
-            interval = "{:+.3f} ({:+.3f} to {:+.3f})".format(*lead(rows, problem, "dana-muon", opt))
-            loss = fmean(losses(rows, problem, opt))
-            lines.append([PROBLEMS[problem].title, NAMES[opt], f"{loss:.3f} at {rate}", interval])
+        if is_done(rows, problem, opt):
+            cells = [loss_cell(rows, problem, opt), lead_cell(rows, problem, "dana-muon", opt)]
+            lines.append([PROBLEMS[problem].title, NAMES[opt], *cells])
     return ["problem", "rival", "its loss [nats]", "lead of `DanaMuon`, 95% interval [nats]"], lines
 
 

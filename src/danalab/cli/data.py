@@ -80,9 +80,8 @@ def prepare(flags: PrepareFlags) -> Answer:
     from danalab.data.sources.synthetic import Language
     from danalab.data.sources.text import TEXT_COLUMN
 
-    if (
-        flags.name not in SOURCES and Path(flags.name).exists()
-    ):  # the folder that train --data NAME takes, too
+    if flags.name not in SOURCES and Path(flags.name).exists():
+        # Into the folder that train --data NAME takes, too.
         out = flags.out or plan_texts(Path(flags.name), flags.tokenizer, datasets_folder()).folder
         flags = replace(flags, name=TextSource.name, input=(flags.name, *flags.input), out=out)
     names = ("val_fraction", "val_documents", "max_documents", "max_tokens", "shard_tokens", "workers")
