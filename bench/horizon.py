@@ -5,14 +5,11 @@ danalab ladder pack ladders/horizon_cpu --out bench/results/horizon_cpu
 python bench/horizon.py                                           # from the stored rows
 """
 
-import shutil
-import tempfile
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from danalab.experiments.analysis import Analysis, analyse
-from danalab.experiments.drawing import save_figure
 from danalab.experiments.figures import horizon_loss_figure, multiplier_figure
 from danalab.experiments.formats import as_markdown
 from danalab.experiments.horizon import analyse_horizons, budget_table, exponent_table, multiplier_table
@@ -20,7 +17,7 @@ from danalab.experiments.paired import pair_table
 from danalab.experiments.report import remarks, tuned_table
 from danalab.experiments.rows import read_ladder
 from danalab.experiments.tuning import Redraw, Trials
-from danalab_bench.pages import cost, fill_parts
+from danalab_bench.pages import cost, fill_parts, store_figure
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "horizon_cpu"
@@ -58,6 +55,4 @@ if __name__ == "__main__":
     for file in PAGES:
         file.write_text(fill(file.read_text(encoding="utf-8")), encoding="utf-8")
     for name, draw in FIGURES.items():
-        with tempfile.TemporaryDirectory() as drawn:
-            save_figure(lambda draw=draw: draw(data()), Path(drawn) / name)
-            shutil.copy(Path(drawn) / f"{name}.png", ROOT / "docs" / "figures")
+        store_figure(lambda draw=draw: draw(data()), name)

@@ -4,7 +4,8 @@
     python bench/recipes.py                         # notes/recipes.md, from the stored rows
 
 1. *The baseline*: AdamW (rate, beta1, beta2, decay, final rate, warmup), ADana (rate, delta, kappa, omega, final rate,
-   warmup) and Muon, each with the same number of trials (`tune`), then AdamW turned into ADana part by part.
+   warmup) and Muon, each with the same number of trials (`tune`); their best settings carried to larger models by the
+   law of their rates (`carried`); and AdamW turned into ADana part by part.
 2. *The recipe*: DanaMuon, and the parts of nanochat's optimizer added to it one at a time; and the other way round.
 
 All optimizers are written apart from the library, eagerly, in two classes, so that an arm differs from the next by
@@ -25,12 +26,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from danalab.colors import optimizer_color
+from danalab.experiments.drawing import canvas, soft
 from danalab.experiments.formats import as_markdown
 from danalab.experiments.paired import paired_t
 from danalab_bench.orthogonal import NANOCHAT, Settings, recipe
-from danalab_bench.pages import fill_parts
+from danalab_bench.pages import fill_parts, store_figure
 from danalab_bench.texts import TEXT, SmallGPT, held_out_loss, library_tokens, shakespeare, training_loss
 
 ROOT = Path(__file__).parents[1]
@@ -89,6 +93,10 @@ PROBLEMS = {
     "enoki-58k": Problem("Enoki, 58 k parameters, 20 tokens each", 1140, 0.5, lambda s: enoki(32, 2, 1, s)),
     "enoki-105k": Problem("Enoki, 105 k parameters, 20 tokens each", 2050, 0.5, lambda s: enoki(48, 2, 2, s)),
     "enoki-164k": Problem("Enoki, 164 k parameters, 20 tokens each", 3200, 0.5, lambda s: enoki(64, 2, 2, s)),
+    "enoki-263k": Problem("Enoki, 263 k parameters, 20 tokens each", 5120, 0.5, lambda s: enoki(64, 4, 2, s)),
+    "enoki-542k": Problem(
+        "Enoki, 542 k parameters, 20 tokens each", 10560, 0.5, lambda s: enoki(96, 4, 3, s)
+    ),
     "gpt-tied": Problem(
         "a hand-written GPT with a tied head, tiny Shakespeare", 300, 1.0, lambda s: gpt(64, 3, 4, True, s)
     ),
@@ -302,6 +310,21 @@ class BudgetSpent(Exception):
     """All trials of an arm are made."""
 
 
+def carried(problem: str, arm: Arm) -> Settings:
+    """The best settings of the largest tuned size, at the best of three rates around the law lr = a steps^d."""
+    best = {size: tune(size, arm) for size in TUNED}
+    steps = [math.log(PROBLEMS[size].steps) for size in best]
+    slope, level = statistics.linear_regression(steps, [math.log(each["lr"]) for each in best.values()])
+    law = math.exp(level + slope * math.log(PROBLEMS[problem].steps))
+    rates = [{**best[TUNED[-1]], "lr": float(f"{law * factor:.4g}")} for factor in (0.5, 1.0, 2.0)]
+
+    def score(settings: Settings) -> float:
+        seeds = REPORT_SEEDS[:3]
+        return statistics.fmean(loss(once(problem, arm.family, settings, s), "tuning") for s in seeds)
+
+    return min(rates, key=score)
+
+
 # ---- 1. the baseline ----
 COMMON: Settings = {"final": 0.1, "warmup": 0.02}
 SCHEDULE: dict[str, Dial] = {"final": (0.0, 0.1), "warmup": (0.02, 0.1)}
@@ -348,6 +371,7 @@ MUON = Arm(
         **SCHEDULE,
     },
 )
+TUNED = ("enoki-45k", "enoki-58k", "enoki-105k", "enoki-164k")
 BASELINES = {"AdamW": ADAMW, "ADana": ADANA, "AdamW, decay as 1/t": ADAMW_1T, "NorMuon + AdamW": MUON}
 
 _SHORT = {**_ADAM, "beta1": 0.6}
@@ -429,6 +453,8 @@ STUDIES = [
     Study("apart", "enoki-105k", STEPS_APART),
     Study("baseline", "enoki-45k", BASELINES),
     Study("baseline", "enoki-164k", BASELINES),
+    Study("carried", "enoki-263k", BASELINES, REPORT_SEEDS[:3]),
+    Study("carried", "enoki-542k", BASELINES, REPORT_SEEDS[:3]),
 ]
 
 
@@ -437,7 +463,7 @@ def answer(study: Study) -> dict[str, tuple[Settings, list[float]]]:
     known: dict[str, tuple[Settings, list[float]]] = {}
     for name, arm in study.arms.items():
         try:
-            settings = tune(study.problem, arm)
+            settings = (carried if study.title == "carried" else tune)(study.problem, arm)
             losses = [loss(once(study.problem, arm.family, settings, s), "report") for s in study.seeds]
         except Missing:
             continue
@@ -469,6 +495,24 @@ def table(study: Study) -> str:
     )
 
 
+def parts_figure(study: Study) -> Figure:
+    """How far each contender of a study lies below its first: paired means with their 95% intervals."""
+    known = answer(study)
+    first, *others = known
+    figure, axes = canvas(f"lead over {first} [nats]", "", height=0.28 * len(others) + 0.8)
+    for place, name in enumerate(others):
+        lead, interval, _ = paired_t(list(zip(known[first][1], known[name][1], strict=True)))
+        color = optimizer_color("adana" if name.startswith(("ADana", "+")) else "adamw")
+        axes.plot(lead, place, "o", color=color)
+        if interval is not None:
+            axes.hlines(place, interval.low, interval.high, color=color)
+    axes.axvline(0, color=soft(), linewidth=0.8)
+    axes.set_yticks(range(len(others)), others)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    return figure
+
+
 def fill(page: str) -> str:
     """The page with the tables of the stored rows."""
     load()
@@ -483,7 +527,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--text", type=Path, default=TEXT[0])
-    parser.add_argument("--study", choices=("baseline", "apart", "recipe"), help="this one alone")
+    parser.add_argument("--study", choices=("baseline", "apart", "carried", "recipe"), help="this one alone")
     parser.add_argument("--problem", choices=PROBLEMS, help="this one alone")
     options = parser.parse_args()
     TEXT[0], RUNNING[0] = options.text, options.run
@@ -495,3 +539,6 @@ if __name__ == "__main__":
     RUNNING[0] = False
     for file in PAGES:
         file.write_text(fill(file.read_text(encoding="utf-8")), encoding="utf-8")
+    store_figure(
+        lambda: parts_figure(next(study for study in STUDIES if study.title == "apart")), "parts_cpu"
+    )

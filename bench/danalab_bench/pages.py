@@ -9,10 +9,15 @@ bench/results/benchmarks.jsonl        a line for each result of a benchmark; a n
 import argparse
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
+from danalab.experiments.drawing import save_figure
 from danalab.experiments.paired import PairedTest
 from danalab.experiments.rows import hours_of, pack, read_ladder, validation_points
 from danalab.files import parse_json, read_json, read_text, write_atomically
@@ -77,6 +82,13 @@ def joined(ladders: Iterable[Iterable[Mapping[str, Any]]]) -> list[Mapping[str, 
         points = [{key: point[key] for key in POINT} for point in validation_points(row)]
         rows.setdefault((name, row["final_loss"]), {**row, "name": name, "points": points})
     return [*rows.values()]
+
+
+def store_figure(draw: Callable[[], Figure], name: str) -> None:
+    """Draw NAME.png, in the light theme, among the figures of the docs."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_figure(draw, Path(folder) / name)
+        shutil.copy(Path(folder) / f"{name}.png", RESULTS.parents[1] / "docs" / "figures")
 
 
 def cost(rows: Sequence[Mapping[str, Any]]) -> str:
