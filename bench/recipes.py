@@ -228,7 +228,8 @@ def loss(row: dict[str, Any], split: str) -> float:
 
 # ---- tuning: the same number of trials for each contender; edges are followed ----
 Dial = tuple[Any, ...]
-"""Values in order for a choice of few, or ("log", low, high): log-uniform, and 2^(1/2) between neighbours."""
+"""Values in order for a choice of few; ("beta", values...), whose edges are followed; or ("log", low, high):
+log-uniform, and 2^(1/2) between neighbours."""
 
 
 @dataclass(frozen=True)
@@ -245,11 +246,14 @@ class Arm:
 
 
 def neighbour(value: Any, dial: Dial, towards: int) -> Any:
-    """The next value of a dial; a log-uniform one goes on beyond its range."""
+    """The next value of a dial; a log-uniform one goes on beyond its range, a beta with half or twice 1 - beta."""
     if dial[0] == "log":
         return float(f"{value * 2 ** (towards / 2):.4g}")
-    place = dial.index(value) + towards
-    return dial[place] if 0 <= place < len(dial) else None
+    place = dial.index(value) + towards if value in dial else -1
+    if 0 <= place < len(dial) and dial[place] != "beta":
+        return dial[place]
+    beyond = round(1 - (1 - value) * 2**-towards, 6) if dial[0] == "beta" else -1
+    return beyond if beyond >= 0 else None
 
 
 def drawn(arm: Arm, draw: random.Random) -> Settings:
@@ -258,7 +262,7 @@ def drawn(arm: Arm, draw: random.Random) -> Settings:
         if dial[0] == "log":
             found[name] = float(f"{dial[1] * (dial[2] / dial[1]) ** draw.random():.4g}")
         else:
-            found[name] = draw.choice(dial)
+            found[name] = draw.choice(dial[1:] if dial[0] == "beta" else dial)
     return found
 
 
@@ -328,7 +332,10 @@ def carried(problem: str, arm: Arm) -> Settings:
 # ---- 1. the baseline ----
 COMMON: Settings = {"final": 0.1, "warmup": 0.02}
 SCHEDULE: dict[str, Dial] = {"final": (0.0, 0.1), "warmup": (0.02, 0.1)}
-BETAS: dict[str, Dial] = {"beta1": (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95), "beta2": (0.95, 0.98, 0.99, 0.995)}
+BETAS: dict[str, Dial] = {
+    "beta1": ("beta", 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95),
+    "beta2": ("beta", 0.95, 0.98, 0.99, 0.995),
+}
 _ADAM = {"beta1": 0.9, "beta2": 0.99, "decay": 0.1, **COMMON}
 LOG = {"beta1": None, "beta2": None, "fresh": True}
 ADAMW = Arm(
@@ -366,7 +373,7 @@ MUON = Arm(
     {
         "lr": ("log", 0.004, 0.06),
         "aux_scale": ("log", 0.25, 8.0),
-        "momentum": (0.8, 0.85, 0.9, 0.95, 0.98),
+        "momentum": ("beta", 0.8, 0.85, 0.9, 0.95, 0.98),
         "decay": ("log", 0.02, 1.0),
         **SCHEDULE,
     },
