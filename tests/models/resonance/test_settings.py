@@ -99,10 +99,10 @@ def test_text_longer_than_the_table_is_refused():
             {"learned_positions": True, "seq_len": 32769},
             "at most 32768 rows, but the context length is 32769",
         ),
-        ({"num_frequencies": 4, "mixer": "none"}, "--mixer none has no oscillators"),
-        ({"num_frequencies": 4, "arch": "enoki"}, "only with --arch resonance .here it is enoki"),
-        ({"learned_positions": True, "arch": "llama"}, "only resonance lets it be chosen .here it is llama"),
-        ({"learned_positions": False, "arch": "gpt"}, "only resonance lets it be chosen .here it is gpt"),
+        ({"num_frequencies": 4, "mixer": "none"}, "where --mixer none has no oscillators"),
+        ({"num_frequencies": 4, "arch": "enoki"}, "is for resonance, not enoki"),
+        ({"learned_positions": True, "arch": "llama"}, "is for resonance, not llama"),
+        ({"learned_positions": False, "arch": "gpt"}, "is for resonance, not gpt"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(settings, message):
