@@ -234,5 +234,5 @@ def test_without_its_mixer_a_model_hears_the_present_token_only_and_is_counted_a
         ModelConfig("resonance", 32, 2, 4, 8, 64, 61, 32, mixer="none", num_frequencies=8)
     with pytest.raises(UserError, match="is for resonance"):
         ModelConfig("enoki", 32, 2, 4, 8, 64, 61, 32, mixer="none")
-    with pytest.raises(UserError, match="did you mean 'none'"):
+    with pytest.raises(UserError, match="'oscillators' or 'none'"):
         ModelConfig("resonance", 32, 2, 4, 8, 64, 61, 32, mixer="nome")
