@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 from danalab.errors import UserError, nearest
 from danalab.files import validated
 from danalab.models.architectures import Architecture, architecture
-from danalab.tables import key_of
+from danalab.tables import key_of, load
 
 GPT2_VOCAB = 50304
 """GPT-2's 50,257 token ids, padded to a multiple of 64: the vocabulary of the paper's ladder."""
@@ -546,9 +546,7 @@ Weight = tuple[str, tuple[int, ...]]
 @cache
 def weights(config: ModelConfig) -> Counter[Weight]:
     """How many parameters of each kind and shape the model has as built; the kinds are those of its optimizers."""
-    from danalab.models import build_model  # imports torch
-
-    model = build_model(config, device="meta")
+    model = load("danalab.models:build_model")(config, device="meta")  # imports torch
     kinds = model.parameter_kinds()
     return Counter((kinds[name], tuple(weight.shape)) for name, weight in model.named_parameters())
 
