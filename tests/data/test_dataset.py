@@ -25,7 +25,7 @@ from danalab.errors import UserError
 
 @pytest.fixture
 def prepared(corpus, tmp_path) -> Path:
-    return prepare("text", "bytes", tmp_path / "set", inputs=[corpus], workers=1, progress=False)
+    return prepare("text", "bytes", tmp_path / "set", inputs=[corpus], progress=False)
 
 
 def _bare(folder: Path, **files: np.ndarray) -> Path:

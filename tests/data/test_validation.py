@@ -337,7 +337,7 @@ def test_shards_are_validated_too(tmp_path):
     for number in range(20):
         (tmp_path / f"{number}.txt").write_text(f"document {number} " * 9)
     inputs = sorted(tmp_path.glob("*.txt"))
-    folder = prepare("text", "bytes", tmp_path / "set", inputs=inputs, workers=1, progress=False)
+    folder = prepare("text", "bytes", tmp_path / "set", inputs=inputs, progress=False)
     result = validate(folder)
     assert result.valid, result.errors
     assert result.layout == "shards"

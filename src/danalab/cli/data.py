@@ -53,28 +53,15 @@ class PrepareFlags(JsonFlags):
         None,
         "Share of the documents that validate, chosen by a hash; default the source's, see docs/data.md.",
     )
-    val_documents: int | None = setting(
-        None, "Validate on the first N documents and their copies, instead of a share of all."
-    )
-    max_documents: int | None = setting(
-        None, "Maximum number of documents; of each split, if the source has its own validation files."
-    )
     max_tokens: int | None = setting(
         None, "Training tokens, up to the end of the document that reaches this number."
     )
-    shard_tokens: int = setting(100_000_000, "Size of a shard [tokens].")
-    workers: int | None = setting(
-        None, "Threads (below 60 MB of text) or processes that tokenise; default one per core."
-    )
-    dry_run: bool = setting(False, "Only print what would be fetched from the hub, and its size.")
 
 
 def prepare(flags: PrepareFlags) -> Answer:
     """Tokenise a corpus into shards; after a kill, run it again to resume."""
-    if flags.dry_run:
-        return _offer(flags)
     from danalab.data.open import describe, plan_texts
-    from danalab.data.preparation.pipeline import prepare as prepare_dataset
+    from danalab.data.preparation import prepare as prepare_dataset
     from danalab.data.sources import SOURCES, SyntheticSource, TextSource
     from danalab.data.sources.base import datasets_folder
     from danalab.data.sources.synthetic import Language
@@ -84,8 +71,7 @@ def prepare(flags: PrepareFlags) -> Answer:
         # Into the folder that train --data NAME takes, too.
         out = flags.out or plan_texts(Path(flags.name), flags.tokenizer, datasets_folder()).folder
         flags = replace(flags, name=TextSource.name, input=(flags.name, *flags.input), out=out)
-    names = ("val_fraction", "val_documents", "max_documents", "max_tokens", "shard_tokens", "workers")
-    settings = {name: getattr(flags, name) for name in names}
+    settings = {"val_fraction": flags.val_fraction, "max_tokens": flags.max_tokens}
     source = flags.name
     if flags.language:
         if flags.name != SyntheticSource.name or flags.input or flags.val_input:
@@ -99,19 +85,6 @@ def prepare(flags: PrepareFlags) -> Answer:
         source, flags.tokenizer, flags.out, inputs=flags.input, val_inputs=flags.val_input, **settings
     )
     return Answer(describe(folder) if flags.json else None, [str(folder)])
-
-
-def _offer(flags: PrepareFlags) -> Answer:
-    """What would be fetched from the hub for a corpus."""
-    plan = hub_corpus(flags.name, flags.input).plan_download()
-    size = f"{plan['bytes'] / 1e9:,.3g} GB" if plan["bytes"] is not None else "of unknown size"
-    rows = {"source": f"{plan['source']} (licence: {plan['licence']})", "repository": plan["repository"]}
-    if plan["checked"]:
-        rows["commit"] = plan["commit"] or "none: a local copy"
-        rows["to read"] = f"{size} in {plan['files']:,} files"
-    else:
-        rows["to read"] = f"about {size}, as recorded in danalab; not checked: {plan['reason']}"
-    return Answer(plan, [f"{key:<10} {value}" for key, value in rows.items()])
 
 
 def hub_corpus(name: str, inputs: tuple[str, ...] = ()) -> "HubSource":

@@ -101,7 +101,7 @@ def resolve_dataset(
     planned = find_dataset(data, tokenizer, datasets_dir)
     if isinstance(planned, Path):
         return planned
-    from danalab.data.preparation.pipeline import prepare
+    from danalab.data.preparation import prepare
 
     _log.warning("preparing %s with the tokenizer %s: %s", data, planned.tokenizer, planned.folder)
     return prepare(planned.source, planned.tokenizer, planned.folder)

@@ -262,7 +262,7 @@ def test_canonical_normalization_prepares_data_and_compatibility_does_not(tmp_pa
     )
 
     def run():
-        return prepare("text", tmp_path, tmp_path / "out", inputs=[tmp_path / "in.jsonl"], workers=1)
+        return prepare("text", tmp_path, tmp_path / "out", inputs=[tmp_path / "in.jsonl"])
 
     if "K" in form:
         with pytest.raises(UserError, match="the tokenizer changes text: 'ﬁ'"):
@@ -286,9 +286,7 @@ def test_a_path_is_a_path_and_a_name_is_a_name(tmp_path, bpe, name, monkeypatch)
         assert load_tokenizer(name).fingerprint != bpe.fingerprint
     (tmp_path / "in.txt").write_text("abcdefgh " * 99)
     (tmp_path / "val.txt").write_text("abc")
-    folder = prepare(
-        "text", f"./{name}", name + "-data", inputs=["in.txt"], val_inputs=["val.txt"], workers=2
-    )
+    folder = prepare("text", f"./{name}", name + "-data", inputs=["in.txt"], val_inputs=["val.txt"])
     folder.rename("stdlib")  # the name of a source
     assert open_dataset(Path("stdlib")).tokenizer.fingerprint == bpe.fingerprint
 
@@ -304,7 +302,7 @@ def test_documents_end_with_the_token_that_is_named(tmp_path, bpe):
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": f"abc {n}"}) + "\n" for n in range(9)))
 
     def run(folder, out, **settings):
-        return prepare("text", folder, tmp_path / out, inputs=[tmp_path / "in.jsonl"], workers=1, **settings)
+        return prepare("text", folder, tmp_path / out, inputs=[tmp_path / "in.jsonl"], **settings)
 
     plain = _with_end(bpe, tmp_path / "plain", "</s>")
     with pytest.raises(

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from danalab.errors import UserError
-from danalab.files import fsync_path, naming, read_json, sha256, validated, write_json
+from danalab.files import read_json, sha256, validated, write_json
 
 MAGIC = b"danalab\0"
 VERSION = 1
@@ -148,68 +148,6 @@ class ShardEntry:
     """SHA-256 [hex] of the whole file."""
     min_id: int
     max_id: int
-
-
-class ShardWriter:
-    """Appends ids to `NAME.bin.part`, cut to its flushed tokens; `finish` writes the header and renames it durably."""
-
-    def __init__(self, path: Path, dtype: np.dtype, fingerprint: str, flushed_tokens: int = 0):
-        """Start a shard, or continue an interrupted one after `flushed_tokens` tokens."""
-        self.path, self.tokens = path, flushed_tokens
-        self._dtype, self._fingerprint = dtype, bytes.fromhex(fingerprint)
-        self._part = path.with_name(path.name + ".part")
-        if flushed_tokens and path.exists() and not self._part.exists():
-            os.replace(path, self._part)  # killed between `finish` and the journal
-        if self._part.is_symlink():
-            raise UserError(f"{self._part}: a symbolic link; delete the folder and prepare it again")
-        self._file = open(self._part, "r+b" if flushed_tokens else "w+b")  # noqa: SIM115  closed by `finish`
-        end = HEADER.size + flushed_tokens * dtype.itemsize
-        if self._part.stat().st_size < end and flushed_tokens:
-            self._file.close()
-            raise UserError(
-                f"{self._part}: shorter than the journal says; delete the folder and prepare it again"
-            )
-        self._file.truncate(end)
-        self._file.seek(end)
-
-    def append(self, ids: np.ndarray) -> None:
-        with naming(self._part):
-            self._file.write(np.ascontiguousarray(ids, self._dtype).data)
-        self.tokens += len(ids)
-
-    def flush(self) -> None:
-        """Make the appended tokens durable."""
-        with naming(self._part):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        with naming(self._part):
-            self._file.close()
-
-    def finish(self, documents: int, text_bytes: int) -> ShardEntry:
-        """Complete the shard; returns its entry in the manifest."""
-        with naming(self._part):
-            self._file.seek(0)
-            self._file.write(
-                HEADER.pack(MAGIC, VERSION, self._dtype.itemsize, self.tokens, self._fingerprint)
-            )
-        self.flush()
-        self._file.close()
-        shard = Shard(self._part, HEADER.size, self._dtype, self.tokens)
-        ends = [(int(ids.min()), int(ids.max())) for _, ids in shard.blocks()]
-        entry = ShardEntry(
-            file=self.path.name,
-            tokens=self.tokens,
-            documents=documents,
-            text_bytes=text_bytes,
-            sha256=sha256(self._part),
-            min_id=min(low for low, _ in ends),
-            max_id=max(high for _, high in ends),
-        )
-        os.replace(self._part, self.path)
-        fsync_path(self.path.parent)
-        return entry
 
 
 MANIFEST = "manifest.json"
