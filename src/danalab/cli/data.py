@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Gt
+from annotated_types import Gt, Lt
 
 from danalab.errors import UserError
 from danalab.train.config.flags import Answer, JsonFlags, PathText, Positional, setting
@@ -254,7 +254,9 @@ def validate(flags: ValidateFlags) -> Answer:
 class SplitFlags(JsonFlags):
     path: Positional[Path] = setting(help="Folder of arrays (.npy, .pt), in folders of any depth.")
     output_path: Path = setting(help="New folder for train/ and val/, outside the data folder.")
-    val_ratio: float = setting(0.01, "Share of the files (sequences) that validate, at least one.")
+    val_ratio: Annotated[float, Gt(0), Lt(1)] = setting(
+        0.01, "Share of the files (sequences) that validate, at least one."
+    )
     seed: int = setting(42, "Seed of the choice.")
     by: Literal["file", "sequence"] = setting("file", "Split whole files, or the sequences inside of them.")
 
@@ -266,12 +268,11 @@ def split(flags: SplitFlags) -> Answer:
     made = split_arrays(
         flags.path, flags.output_path, val_ratio=flags.val_ratio, seed=flags.seed, by=flags.by
     )
-    parts = [
-        (made.train_dir, made.train_files, made.train_sequences),
-        (made.val_dir, made.val_files, made.val_sequences),
+    lines = [
+        f"{made[f'{part}_dir']}: {made[f'{part}_sequences']:,} sequences in {made[f'{part}_files']:,} files"
+        for part in ("train", "val")
     ]
-    lines = [f"{place}: {sequences:,} sequences in {files:,} files" for place, files, sequences in parts]
-    return Answer(asdict(made), lines)
+    return Answer(made, lines)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -208,28 +208,31 @@ def describe(path: str | Path) -> dict[str, Any]:
     tokens, shards, documents, text_bytes, bytes_per_token, max_id and fingerprint (None where it is not recorded).
     """
     layout = require_layout(Path(path))
-    opened = {name: layout.open(name) for name in layout.files}
-    recorded = layout.info()
     splits: dict[str, Any] = {}
-    for name, dataset in opened.items():
-        text_bytes = recorded["text_bytes"].get(name)
+    for name in layout.files:
+        dataset = layout.open(name)
+        entries = layout.facts(dataset.store.shards)
+        documents, text_bytes = (
+            None if layout.source is None else sum(getattr(entry, fact) for entry in entries)
+            for fact in ("documents", "text_bytes")
+        )
         splits[name] = {
             "tokens": dataset.n_tokens,
             "shards": dataset.n_files,
-            "documents": recorded["documents"].get(name),
+            "documents": documents,
             "text_bytes": text_bytes,
-            "bytes_per_token": text_bytes / max(dataset.n_tokens, 1) if text_bytes is not None else None,
+            "bytes_per_token": None if text_bytes is None else text_bytes / max(dataset.n_tokens, 1),
             "max_id": dataset.max_id,
             "fingerprint": dataset.fingerprint,
         }
-    first = next(iter(opened.values()))
+    vocabulary = layout.open(next(iter(layout.files)))
     return {
         "path": str(layout.folder),
         "layout": layout.name,
         "remarks": layout.remarks(),
-        "source": recorded["source"],
-        "tokenizer": first.tokenizer_name,
-        "vocab_size": first.vocab_size,
-        "eos_id": first.eos_id,
+        "source": layout.source,
+        "tokenizer": vocabulary.tokenizer_name,
+        "vocab_size": vocabulary.vocab_size,
+        "eos_id": vocabulary.eos_id,
         "splits": splits,
     }

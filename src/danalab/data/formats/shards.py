@@ -18,13 +18,14 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
 from danalab.files import read_json, sha256, validated, write_json
 
@@ -137,7 +138,7 @@ def reading(path: Path) -> Iterator[BufferedReader]:
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """The facts of a shard in the manifest."""
+    """The facts of a file of ids, as in the manifest."""
 
     file: str
     tokens: int
@@ -168,9 +169,14 @@ class Encoding:
     eos_id: int | None
 
     @classmethod
-    def of(cls, tokenizer: Any) -> Encoding:
-        """That of a `Tokenizer`."""
-        return cls(**{field.name: getattr(tokenizer, field.name) for field in fields(cls)})
+    def of(cls, tokenizer: Tokenizer) -> Encoding:
+        return cls(
+            tokenizer.name,
+            tokenizer.fingerprint,
+            tokenizer.n_tokens,
+            tokenizer.vocab_size,
+            tokenizer.eos_id,
+        )
 
 
 @dataclass(frozen=True)
@@ -211,38 +217,21 @@ class Manifest:
         return manifest
 
     def open_shard(self, folder: Path, entry: ShardEntry) -> Shard:
-        """One shard, checked against its header and this manifest.
+        """One shard, whose header and size must be those that this manifest says.
 
         It is read through only if it is newer than the manifest, which was written last: then somebody changed it.
         """
-        path, tokenizer = folder / entry.file, self.tokenizer
+        path, dtype = folder / entry.file, token_dtype(self.tokenizer.vocab_size)
         with reading(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            head = file.read(HEADER.size)
-        if len(head) < HEADER.size or head[:8] != MAGIC:
-            raise UserError(f"{path}: not a shard of danalab (no header)")
-        _, version, width, count, digest = HEADER.unpack(head)
-        if version != VERSION or width not in (2, 4):
-            raise UserError(
-                f"{path}: shard version {version}, {width} bytes/token; this danalab reads version {VERSION}"
-            )
-        expected = HEADER.size + count * width
-        if size != expected:
-            problem = "truncated" if size < expected else "too long"
-            raise UserError(
-                f"{path}: {problem}: {size} bytes; its header says {expected}; prepare the data set again"
-            )
-        shard, fingerprint = Shard(path, HEADER.size, np.dtype(f"<u{width}"), count), digest.hex()
-        if fingerprint != tokenizer.fingerprint:
-            raise UserError(
-                f"{path}: written with another tokenizer (its header says {fingerprint[:12]}, {MANIFEST} says "
-                f"{tokenizer.name} {tokenizer.fingerprint[:12]})"
-            )
-        if shard.n_tokens != entry.tokens or shard.dtype != token_dtype(tokenizer.vocab_size):
-            raise UserError(
-                f"{path}: {shard.n_tokens} tokens of {shard.dtype.name}, {MANIFEST} says {entry.tokens} of "
-                f"{token_dtype(tokenizer.vocab_size).name}; prepare the data set again"
-            )
+            size, head = os.fstat(file.fileno()).st_size, file.read(HEADER.size)
+        *facts, digest = HEADER.unpack(head.ljust(HEADER.size, b"\0"))
+        expected = [MAGIC, VERSION, dtype.itemsize, entry.tokens, self.tokenizer.fingerprint]
+        if [*facts, digest.hex()] != expected:
+            reason = f"its header is not that of a shard of these tokens and this tokenizer in {MANIFEST}"
+            raise UserError(f"{path}: {reason}; prepare the data set again")
+        if size != HEADER.size + entry.tokens * dtype.itemsize:
+            reason = f"truncated or too long: {size} bytes for {entry.tokens} tokens"
+            raise UserError(f"{path}: {reason}; prepare the data set again")
         if path.stat().st_mtime > (folder / MANIFEST).stat().st_mtime and sha256(path) != entry.sha256:
             raise UserError(f"{path}: changed since it was prepared: {CHANGED}; prepare it again")
-        return shard
+        return Shard(path, HEADER.size, dtype, entry.tokens)
