@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -65,8 +66,15 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, data, capsys):
     assert main([*folder, *sizes, *steps, "--iterations-to-run", "2"]) == 0
     assert main(folder) == 0
     assert "finished at step 4 of 4" in capsys.readouterr().err
-    assert main([*folder, "--lr", "1"]) == 2
-    assert "give a size" in capsys.readouterr().err
+    for other, said in [
+        (["--lr", "1"], r"settings \(--lr: \S+ there, 1 here\); repeat its command"),
+        (["--set", "eps=1e-7"], r"\(--set: {} there, {'eps': 1e-07} here\)"),
+        (["--iterations", "8"], r"\(--iterations: 4 there, 8 here\); give --extend-to 8"),
+        ([*sizes[2:], "--d-model", "64", *steps], r"\(--d-model: 32 there, 64 here\); repeat"),
+    ]:
+        assert main([*folder, *other]) == 2
+        assert re.search(said, capsys.readouterr().err)
+    assert main([*folder, "--extend-to", "6"]) == 0
 
 
 @pytest.mark.slow

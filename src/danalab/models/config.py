@@ -33,7 +33,7 @@ GROUPS = 8
 """Groups of channels of the resonance model by default."""
 LONGEST_TABLE = 32768
 """Rows of a table of learned positions of the resonance model, at most."""
-MAX_LAYERS = 100_000
+MAX_LAYERS = 2_000
 NORMS = ("layernorm", "rmsnorm", "rmsnorm-1p")
 MIXERS = ("oscillators", "none")
 EXPERT_SETTINGS = (
@@ -449,7 +449,7 @@ class ModelConfig:
         Only the experts that a token passes through count.
         """
         # The paper's law for qwen3 ignores its third MLP matrix and its gate; the LRs were fitted with it.
-        used = matrix_params(self, active=True)
+        used = parameter_count(self, PRODUCTS, active=True)
         if not self.architecture.size_law:
             return used
         law = 12 * self.d_model**2 * self.n_layers
@@ -595,27 +595,32 @@ def resonance_sizes(
 
 # ---- parameters and FLOPs ----
 
+PRODUCTS = ("matrix", "router", "experts")
+"""Kinds of the weights of blocks that take part in matrix products: no embeddings, head, gains or biases."""
+Weight = tuple[str, tuple[int, ...]]
+"""Kind and shape of a parameter."""
 
-def matrix_params(config: ModelConfig, *, active: bool = False) -> int:
-    """Weights of all blocks that take part in matrix products: no embeddings, head, gains or biases.
+
+@cache
+def weights(config: ModelConfig) -> Counter[Weight]:
+    """How many parameters of each kind and shape the model has as built; the kinds are those of its optimizers."""
+    from danalab.models import build_model  # imports torch
+
+    model = build_model(config, device="meta")
+    kinds = model.parameter_kinds()
+    return Counter((kinds[name], tuple(weight.shape)) for name, weight in model.named_parameters())
+
+
+def parameter_count(
+    config: ModelConfig,
+    kinds: tuple[str, ...] = (*PRODUCTS, "vector", "embedding", "head"),
+    *,
+    active: bool = False,
+) -> int:
+    """Exact number of parameters of these kinds of the model as built, by default of all.
 
     `active`: count only the experts that a token passes through.
     """
-    return _count(config, ("matrix", "router", "experts"), active)
-
-
-def parameter_count(config: ModelConfig, *, embeddings: bool = True, active: bool = False) -> int:
-    """Exact number of parameters of the model as built, gains and biases included.
-
-    Args:
-        embeddings: count the embeddings of tokens and learned positions, and an untied head.
-        active: count only the experts that a token passes through.
-    """
-    tables = ("embedding", "head") if embeddings else ()
-    return _count(config, ("matrix", "router", "experts", "vector", *tables), active)
-
-
-def _count(config: ModelConfig, kinds: tuple[str, ...], active: bool) -> int:
     count = 0
     for (kind, dims), times in weights(config).items():
         if active and kind == "experts" and config.sparsity is not None:
@@ -631,87 +636,13 @@ def flops_per_token(config: ModelConfig, seq_len: int | None = None) -> int:
     rule by its matrix products; experts only if the token is sent to them. The Fourier transforms and short
     convolutions of resonance do not count: they are under 1% of its FLOPs, and memory-bound.
     """
-    products = matrix_params(config, active=True) + config.vocab_size * config.d_model
+    products = parameter_count(config, PRODUCTS, active=True) + config.vocab_size * config.d_model
     if config.architecture.oscillators:
         return 6 * products
     length = config.seq_len if seq_len is None else seq_len
     attention = 12 * config.attention_layers * config.n_heads * config.head_dim * length
     linear = config.linear_attention
     return 6 * products + attention + (0 if linear is None else len(linear.layers) * linear.flops_per_token())
-
-
-Weight = tuple[str, tuple[int, ...]]
-"""Kind and shape of a parameter."""
-
-
-@cache
-def weights(config: ModelConfig) -> Counter[Weight]:
-    """How many parameters of each kind and shape the model has as built; the kinds are those of its optimizers."""
-    structure, linear, sparse, d = (
-        config.architecture,
-        config.linear_attention,
-        config.sparsity,
-        config.d_model,
-    )
-    found: Counter[Weight] = Counter()
-
-    def add(kind: str, *dims: int, times: int = 1) -> None:
-        found[kind, dims] += times
-
-    def add_map(outputs: int, inputs: int, times: int = 1) -> None:
-        add("matrix", outputs, inputs, times=times)
-        if structure.biases:
-            add("vector", outputs, times=times)
-
-    def add_norm(width: int, times: int = 1) -> None:
-        add("vector", width, times=times * (2 if structure.biases else 1))
-
-    def add_mlp(width: int, layers: int) -> None:
-        add_map(width, d, layers * (structure.mlp_matrices - 1))
-        add_map(d, width, layers)
-
-    add("embedding", config.vocab_size, d)
-    if config.learns_positions:
-        add("embedding", config.seq_len, d)
-    if not config.tied:
-        add("head", config.vocab_size, d)
-    add_norm(d, 2 * config.n_layers + 1)
-    layers = config.n_layers - config.attention_layers
-    if linear is not None:
-        for outputs, each in ((linear.key_width, 2), (linear.value_width, 2), (linear.value_heads, 2)):
-            add("matrix", outputs, d, times=each * layers)
-        add("matrix", d, linear.value_width, times=layers)
-        add("vector", linear.key_width, linear.conv_size, times=2 * layers)
-        add("vector", linear.value_width, linear.conv_size, times=layers)
-        add("vector", linear.value_heads, times=2 * layers)
-        add("vector", linear.value_dim, times=layers)
-    layers = config.attention_layers
-    if structure.oscillators:
-        add("matrix", d, d, times=3 * layers)
-        if config.modes:
-            add("vector", config.n_heads, config.modes, times=2 * layers)
-            add("vector", d, config.modes, times=2 * layers)
-            add("vector", d, times=layers)
-    else:
-        width, kv_width = config.n_heads * config.head_dim, config.kv_heads * config.head_dim
-        add_map(width, d, layers)
-        add_map(kv_width, d, 2 * layers)
-        add_map(d, width, layers)
-        if config.gated:
-            add("matrix", width, d, times=layers)
-        if config.qk_normed:
-            add_norm(config.head_dim, 2 * layers)
-    layers = 0 if sparse is None else len(sparse.layers)
-    add_mlp(config.mlp_dim, config.n_layers - layers)
-    if sparse is not None:
-        add("router", sparse.n_experts, d, times=layers)
-        add("experts", sparse.n_experts, sparse.expert_dim, d, times=layers * (structure.mlp_matrices - 1))
-        add("experts", sparse.n_experts, d, sparse.expert_dim, times=layers)
-        if sparse.shared_dim:
-            add_mlp(sparse.shared_dim, layers)
-        if sparse.shared_gate:
-            add("router", 1, d, times=layers)
-    return +found
 
 
 CHECKPOINTING = ("none", "full", "every-n:K", "selective")

@@ -253,8 +253,10 @@ class Decoder(nn.Module):
 def materialise(model: Decoder, device: torch.device | str) -> Decoder:
     """Give a model on the meta device memory on `device`, in place, with undefined weights; returns it.
 
-    As `Module.to_empty`, whose `empty_like` imports sympy.
+    As `Module.to_empty`, whose `empty_like` imports sympy. UserError: the device has less memory.
     """
+    needed = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+    require_memory(needed, device, "the model")
     return model._apply(lambda t: torch.empty(t.shape, dtype=t.dtype, device=device))
 
 
