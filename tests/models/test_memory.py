@@ -58,7 +58,7 @@ def test_train_refuses_it_in_one_line(flags, tmp_path, capsys):
     assert said.startswith("danalab: error: ")
     assert (
         "GiB of memory" in said
-        or "at most 2,000" in said
+        or "equal to 2000" in said
         or "machine for a model" in said
         or "must be less than" in said
     )
