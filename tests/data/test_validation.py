@@ -235,20 +235,12 @@ def test_the_command_ends_with_1_and_lists_the_faults(folder, capsys):
     assert [error["file"] for error in found["errors"]] == ["x.npy", "y.pt"]
 
 
-def test_results_go_where_they_are_told(folder, tmp_path, capsys):
-    code, _ = _run(capsys, "validate", folder, "--results", tmp_path / "r.json")
-    assert code == 0
-    assert (tmp_path / "r.json").is_file()
-    assert not (folder / "validation_results.json").exists()
-
-
 def test_data_that_cannot_be_written_to_are_validated_all_the_same(folder, capsys, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("danalab.files.write_atomically", refuse)
     assert _run(capsys, "validate", folder)[0] == 0
-    assert _run(capsys, "validate", folder, "--results", folder / "r.json")[0] == 2
 
 
 @pytest.mark.parametrize("what", ["nothing", "empty", "file.txt"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Gt, Lt
+from annotated_types import Ge, Gt, Lt
 
 from danalab.errors import UserError
 from danalab.train.config.flags import Answer, JsonFlags, PathText, Positional, setting
@@ -203,48 +203,33 @@ class ValidateFlags(JsonFlags):
     path: Positional[Path] = setting(
         help="Folder of any layout (arrays, shards, bare files), or one .npy or .pt file."
     )
-    vocab_size: int | None = setting(
+    vocab_size: Annotated[int, Ge(1), Lt(1 << 28)] | None = setting(
         None, "Vocabulary size; default that of the tokenizer in the data folder, else GPT-2's 50,257."
     )
-    seq_len: int | None = setting(
+    seq_len: Annotated[int, Ge(1)] | None = setting(
         None, "Required tokens per sequence of an array; default the most common length."
     )
     allow_duplicates: bool = setting(False, "Report equal sequences and files as warnings, not as errors.")
-    results: Path | None = setting(
-        None,
-        "File for the results as JSON; default validation_results.json in the folder, if it is writable.",
-    )
 
 
 def validate(flags: ValidateFlags) -> Answer:
     """Read a whole data set and list its faults; exit code 1 if there are any."""
-    from rich.console import Console
-
     from danalab.data.arrays import has_splits
     from danalab.data.validation import validate as validate_data
     from danalab.files import write_json
     from danalab.train.advice import advise
 
-    console = Console(stderr=True)
-    with console.status("reading") as status:
-        result = validate_data(
-            flags.path,
-            vocab_size=flags.vocab_size,
-            seq_len=flags.seq_len,
-            allow_duplicates=flags.allow_duplicates,
-            on_file=lambda done, total: status.update(f"reading file {done + 1} of {total}"),
-        )
+    result = validate_data(
+        flags.path, flags.vocab_size, flags.seq_len, allow_duplicates=flags.allow_duplicates
+    )
     advice = advise(result, divided=has_splits(flags.path)) if result.valid and result.total_tokens else None
     facts = {**result.as_dict(), "recommendations": advice.as_dict() if advice else None}
-    folder = flags.path if flags.path.is_dir() else flags.path.parent
-    place = flags.results or folder / "validation_results.json"
+    place = (flags.path if flags.path.is_dir() else flags.path.parent) / "validation_results.json"
     try:
         write_json(place, facts)
         print(f"results in {place}", file=sys.stderr)
-    except OSError as error:
-        if flags.results is not None:
-            raise UserError(f"--results {place}: {error.strerror or error}") from error
-        print(f"results not written: {place}: {error.strerror}; give --results FILE", file=sys.stderr)
+    except OSError as error:  # as on a disk that is read-only
+        print(f"results not written: {place}: {error.strerror}", file=sys.stderr)
     lines = [*(f"✗ {finding}" for finding in result.errors), *(f"! {finding}" for finding in result.warnings)]
     lines += [result.as_text()] if advice is None else [result.as_text(), advice.as_text()]
     return Answer(facts, lines, 0 if result.valid else 1)
