@@ -4,15 +4,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Lt
 
 from danalab.errors import UserError
 from danalab.train.config.flags import Answer, JsonFlags, PathText, Positional, setting
-
-if TYPE_CHECKING:
-    from danalab.data.sources.hub import HubSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,18 +82,6 @@ def prepare(flags: PrepareFlags) -> Answer:
         source, flags.tokenizer, flags.out, inputs=flags.input, val_inputs=flags.val_input, **settings
     )
     return Answer(describe(folder) if flags.json else None, [str(folder)])
-
-
-def hub_corpus(name: str, inputs: tuple[str, ...] = ()) -> "HubSource":
-    """The corpus of the hub called `name`."""
-    from danalab.data.sources import make_source
-    from danalab.data.sources.hub import CORPORA, HubSource
-
-    source = make_source(name, inputs)
-    if not isinstance(source, HubSource):
-        hub = ", ".join(corpus.name for corpus in CORPORA)
-        raise UserError(f"the source '{name}' is not of the hub: nothing to fetch; of the hub: {hub}")
-    return source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,12 +172,18 @@ def fetch_gpt2(flags: FetchGpt2Flags) -> Answer:
 class DownloadFlags(JsonFlags):
     name: Positional[str] = setting(help="Corpus of the hub, e.g. fineweb-100bt.")
     local_dir: Path = setting(help="Folder for its files, in the layout of the hub's repository.")
-    workers: int = setting(8, "Parallel downloads.")
 
 
 def download(flags: DownloadFlags) -> Answer:
     """Fetch the files of a corpus, to prepare them later or elsewhere; resumable."""
-    folder = hub_corpus(flags.name).download(flags.local_dir, flags.workers)
+    from danalab.data.sources import make_source
+    from danalab.data.sources.hub import CORPORA, HubSource
+
+    source, folder = make_source(flags.name), flags.local_dir
+    if not isinstance(source, HubSource):
+        hub = ", ".join(corpus.name for corpus in CORPORA)
+        raise UserError(f"the source '{flags.name}' is not of the hub: nothing to fetch; of the hub: {hub}")
+    source.download(folder)
     return Answer(
         {"path": str(folder)}, [f"{folder}; next: danalab data prepare {flags.name} --input {folder}"]
     )

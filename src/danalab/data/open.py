@@ -136,12 +136,11 @@ def find_dataset(
     if os.sep in name:
         raise UserError(f"{name}: no such file or folder")
     source: type[Source] = lookup(SOURCES, name, "file, folder or data source")
-    wanted = str(tokenizer or source.default_tokenizer)
-    path = tokenizer_path(tokenizer or source.default_tokenizer)
-    folder = source.dataset_folder(wanted, load_tokenizer(path) if path else None, root)
+    wanted = tokenizer or source.default_tokenizer
+    folder = source.dataset_folder(wanted, root)
     if (folder / MANIFEST).is_file():
         return folder
-    if wanted == "gpt2" and path is None:
+    if wanted == "gpt2":
         for foreign in (root / name for name in source.folders):
             if layout_of(foreign):
                 return foreign
@@ -151,7 +150,7 @@ def find_dataset(
         raise UserError(
             f"{folder}: not prepared yet; run {command}, or train on text that is here: --data stdlib"
         )
-    return PreparationPlan(source.name, wanted, folder)
+    return PreparationPlan(source.name, str(wanted), folder)
 
 
 def plan_texts(place: Path, tokenizer: str | Path | None, root: Path) -> PreparationPlan:
@@ -172,9 +171,10 @@ def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:
         return
     path, dataset = tokenizer_path(tokenizer), open_dataset(folder)
     name = dataset.tokenizer_name
-    same = name == str(tokenizer)
     if path is not None and name != UNKNOWN:
         same = load_tokenizer(path).fingerprint == dataset.tokenizer.fingerprint
+    else:
+        same = name == str(tokenizer)
     if not same:
         raise UserError(
             f"{folder}: written with the tokenizer {name}, not {tokenizer}; leave --tokenizer out"

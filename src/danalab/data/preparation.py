@@ -49,7 +49,6 @@ from danalab.data.tokenizers import (
     Tokenizer,
     load_tokenizer,
     requested_size,
-    tokenizer_path,
     train_bpe,
 )
 from danalab.data.tokenizers.bpe import DECOMPOSED
@@ -103,16 +102,14 @@ def prepare(
     max_tokens = source.default_max_tokens if max_tokens is None else max_tokens
     if max_tokens is not None and max_tokens < 1:
         raise UserError(f"--max-tokens is {max_tokens}; it must be at least 1")
-    path = tokenizer_path(tokenizer or source.default_tokenizer)
-    tokenizer = str(tokenizer or source.default_tokenizer)
-    saved = load_tokenizer(path) if path else None
-    chosen = saved or source.make_tokenizer(tokenizer)
+    tokenizer = tokenizer or source.default_tokenizer
+    chosen = source.make_tokenizer(tokenizer)
     if isinstance(chosen, BpeTokenizer):
         chosen.require_lossless(DECOMPOSED)
-    folder = Path(out) if out else source.dataset_folder(tokenizer, saved)
+    folder = Path(out) if out else source.dataset_folder(tokenizer)
     removed = [None, None]  # settings of earlier versions, whose data sets are taken as they are
     limits = [fraction, *removed, max_tokens, shard_tokens, _CHUNK_CHARACTERS, _CHUNK_DOCUMENTS]
-    what = [source.name, source.identity(), chosen.fingerprint if chosen else tokenizer, *limits, 2]
+    what = [source.name, source.identity(), chosen.fingerprint if chosen else str(tokenizer), *limits, 2]
     request = hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
     if (folder / MANIFEST).is_file():
@@ -133,7 +130,7 @@ def prepare(
                     "--val-fraction"
                 )
         if chosen is None and not (folder / "tokenizer.json").is_file():
-            chosen = train_bpe(_sample(source, share), requested_size(tokenizer), tokenizer)
+            chosen = train_bpe(_sample(source, share), requested_size(tokenizer), str(tokenizer))
         if chosen is None:
             chosen = load_tokenizer(folder)
         else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from danalab.data.tokenizers import Tokenizer, load_tokenizer, requested_size
+from danalab.data.tokenizers import Tokenizer, load_tokenizer, requested_size, tokenizer_path
 from danalab.errors import UserError
 from danalab.files import environment_path
 
@@ -47,16 +47,16 @@ class Source(ABC):
         return cls()
 
     @classmethod
-    def dataset_folder(
-        cls, tokenizer: str, loaded: Tokenizer | None = None, root: Path | None = None
-    ) -> Path:
+    def dataset_folder(cls, tokenizer: str | Path, root: Path | None = None) -> Path:
         """NAME-TOKENIZER in the folder of data sets; a tokenizer given by its path adds its name and fingerprint."""
-        if loaded is not None:
+        path = tokenizer_path(tokenizer)
+        if path is not None:
+            loaded = load_tokenizer(path)
             tokenizer = f"{loaded.name}-{loaded.fingerprint[:8]}"
         return (root or datasets_folder()) / f"{cls.name}-{tokenizer}"
 
-    def make_tokenizer(self, name: str) -> Tokenizer | None:
-        """The tokenizer called `name`; None if it has to be trained on the documents (`bpe-N`)."""
+    def make_tokenizer(self, name: str | Path) -> Tokenizer | None:
+        """The tokenizer called `name`, or that of a path; None if it has to be trained on the documents (`bpe-N`)."""
         return None if requested_size(name) else load_tokenizer(name)
 
     def iter_documents(self) -> Iterator[str]:

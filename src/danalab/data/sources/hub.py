@@ -58,8 +58,8 @@ class HubSource(Source):
             )
         return cls(Path(inputs[0]) if inputs else None)
 
-    def download(self, folder: str | Path, workers: int = 8) -> Path:
-        """Fetch the corpus's files, by `workers` parallel downloads, into a folder of the repository's layout."""
+    def download(self, folder: Path) -> None:
+        """Fetch the corpus's files into a folder of the repository's layout."""
         commit = self.pin({})["commit"]
         self._ask(
             lambda hub: hub.snapshot_download(
@@ -68,11 +68,9 @@ class HubSource(Source):
                 revision=commit,
                 allow_patterns=[*self.files[TRAIN], *self.files[VAL]],
                 local_dir=folder,
-                max_workers=workers,
                 endpoint=os.environ.get("HF_ENDPOINT"),
             )
         )
-        return Path(folder)
 
     def pin(self, origin: dict[str, Any]) -> dict[str, Any]:
         if self._copy is not None:
