@@ -91,7 +91,7 @@ class Answer(NamedTuple):
 
 def flag(name: str) -> str:
     """The spelling of a field on the command line."""
-    return "--" + name.rstrip("_").replace("_", "-")
+    return "--set" if name == "optimizer_settings" else "--" + name.rstrip("_").replace("_", "-")
 
 
 def names_of(section: type, *kinds: Kind) -> frozenset[str]:
@@ -256,7 +256,7 @@ def options_of(flags_type: type) -> list[Option]:
         said = [base.__dataclass_fields__[field.name].metadata for base in declared]
         option = Option(
             name=field.name,
-            flag="--set" if field.name == "optimizer_settings" else flag(field.name),
+            flag=flag(field.name),
             metavar=_metavar(hint, types),
             help=_with_default(next((each["help"] for each in said if each.get("help")), ""), field.default),
             section=section,
