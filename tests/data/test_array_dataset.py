@@ -212,5 +212,5 @@ def test_an_epoch_counts_the_tokens_that_are_read(arrays, tmp_path):
 
 def test_a_file_without_a_header_says_what_it_may_be(tmp_path):
     (tmp_path / "part-0.npy").write_bytes(bytes(range(200)))
-    with pytest.raises(UserError, match=r"part-0\.npy: damaged, or not a \.npy .*"):
+    with pytest.raises(UserError, match=r"part-0\.npy: damaged, or not rows of integers: .*"):
         open_dataset(tmp_path)
