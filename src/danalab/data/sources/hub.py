@@ -24,6 +24,15 @@ from danalab.data.sources.text import read_documents
 from danalab.errors import UserError, first_line, import_extra
 
 _TRIES, _PAUSE_SECONDS = 6, 2.0
+_REFUSALS = {
+    "GatedRepoError": "gated: accept its terms on the hub's page, then run: hf auth login",
+    **dict.fromkeys(
+        ("RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"),
+        "not on the hub (or private: hf auth login)",
+    ),
+    "LocalEntryNotFoundError": "the hub cannot be reached",
+}
+"""Errors of the hub's library that asking again does not mend, and what they mean."""
 _HTTP_CLIENTS = {"httpx", "httpx2", "httpcore", "requests"}  # of versions of the hub's library
 
 
@@ -119,29 +128,21 @@ class HubSource(Source):
     def _ask(self, request: Callable[[Any], Any]) -> Any:
         """The hub's answer, asked again after a lost connection; errors of its library in one line."""
         hub = import_extra("huggingface_hub", "reading from the hub")
-        for attempt in range(1, _TRIES + 1):
+        attempt = 0
+        while True:
             try:
                 return request(hub)
             except Exception as error:
-                kind = type(error).__name__
-                if kind == "GatedRepoError":
-                    reason = "gated: accept its terms on the hub's page, then run: hf auth login"
-                elif kind in {"RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"}:
-                    reason = "not on the hub (or private: hf auth login)"
-                elif not (
-                    isinstance(error, OSError) or type(error).__module__.split(".")[0] in _HTTP_CLIENTS
-                ):
+                kind, attempt = type(error).__name__, attempt + 1
+                if not (isinstance(error, OSError) or type(error).__module__.split(".")[0] in _HTTP_CLIENTS):
                     raise
-                elif attempt < _TRIES and kind != "LocalEntryNotFoundError":
-                    time.sleep(_PAUSE_SECONDS * 2 ** (attempt - 1))
-                    continue
-                else:
-                    reason = (
-                        f"the hub cannot be reached ({first_line(error)}); give a local copy with --input FOLDER, "
-                        "or run it again later to resume"
-                    )
-                raise UserError(f"hf://datasets/{self.repo}: {reason}") from error
-        raise AssertionError("the last attempt returns or raises")
+                if attempt == _TRIES or kind in _REFUSALS:
+                    reason = f"{_REFUSALS.get(kind, 'the hub cannot be reached')} ({first_line(error)})"
+                    raise UserError(
+                        f"hf://datasets/{self.repo}: {reason}; give a local copy with --input FOLDER, or run it again "
+                        "later to resume"
+                    ) from error
+                time.sleep(_PAUSE_SECONDS * 2 ** (attempt - 1))
 
     def parts(self, side: str) -> int | None:
         return len(self.files[side]) or None
