@@ -241,6 +241,6 @@ def test_a_cache_continues_as_the_whole_text_does(device, arch):
     model, tokens = build_model(tiny(arch), seed=4, device=device).eval(), TOKENS.to(device)
     with torch.no_grad():
         whole = model.hidden(tokens)
-        cache = model.new_cache(3)
+        cache = model.new_cache()
         parts = [model.hidden(part, cache) for part in tokens.split([10, 5, *[1] * (LENGTH - 15)], 1)]
     near(torch.cat(parts, 1), whole.cpu())

@@ -191,7 +191,7 @@ def test_decoding_from_a_cache_is_the_whole_forward_over_250_tokens(more, parts)
         build_model(config(2, **{"full_attention_interval": 2, **more}), dtype=torch.float64),
         random_tokens(2, 250),
     )
-    whole, cache = model.hidden(tokens), model.new_cache(2)
+    whole, cache = model.hidden(tokens), model.new_cache()
     found = torch.cat([model.hidden(part, cache) for part in tokens.split(parts, dim=1)], dim=1)
     torch.testing.assert_close(found, whole, rtol=0, atol=1e-10)
     assert cache.length == 250
@@ -200,7 +200,7 @@ def test_decoding_from_a_cache_is_the_whole_forward_over_250_tokens(more, parts)
 @torch.no_grad()
 def test_delta_layers_keep_a_state_of_one_size():
     model = build_model(config())
-    cache = model.new_cache(1)
+    cache = model.new_cache()
     sizes = []
     for length in (3, 100):
         model.hidden(random_tokens(1, length), cache)

@@ -31,7 +31,7 @@ from danalab.models.init import KIND_OF_ROLE, initialise
 from danalab.models.layers.attention import Rotary, document_positions, document_starts
 from danalab.models.layers.basic import MLP, Embedding, Linear, dropout, make_norm
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
-from danalab.models.moe.mixture import MixtureOfExperts, Routing, router_losses, stacked, weighted
+from danalab.models.moe.mixture import MixtureOfExperts, Routing, stacked
 from danalab.models.shards import local_shard
 
 
@@ -115,7 +115,6 @@ class Decoder(nn.Module):
         if cache is not None:
             if self.document_token is not None:
                 raise UserError("a cache holds one document: set document_token to None before decoding")
-            cache.check_capacity(*tokens.shape)
             position = cache.positions(tokens.shape[1], tokens.device)
         elif self.document_token is not None:
             starts = document_starts(tokens, self.document_token)
@@ -165,43 +164,20 @@ class Decoder(nn.Module):
         routing, self._routing = self._routing, []
         return stacked(routing) if routing else None
 
-    def auxiliary_losses(self) -> dict[str, Tensor]:
-        """The router's losses of the last pass, before weighting, and "total", their weighted sum.
-
-        For your own training loop: `(ce + model.auxiliary_losses()["total"]).backward()`, once per pass; the pass is
-        then taken as the whole batch. `{}` where there are no experts.
-        """
-        routing = self.take_routing()
-        if routing is None:
-            return {}
-        losses = router_losses(routing)
-        return {**losses, "total": weighted(self.config, losses)}
-
     @property
     def head_weight(self) -> nn.Parameter:
         """The head's matrix [V, D]: logits = hidden @ head_weight.T."""
         return cast(nn.Parameter, (self.output_head or self.token_embedding).weight)
 
-    def new_cache(self, batch: int, max_len: int | None = None) -> Cache:
-        """An empty decoding state for `batch` sequences of up to `max_len` tokens (default and limit: seq_len)."""
-        limit = self.config.seq_len
-        if batch < 1 or (max_len is not None and not 1 <= max_len <= limit):
-            raise UserError(
-                f"a cache needs batch >= 1 and 1 <= max_len <= seq_len {limit}: got {batch} and {max_len}"
-            )
-        capacity = max_len or limit
-        return Cache(
-            batch, capacity, [block.attention.new_state(batch, capacity) for block in self._typed_blocks()]
-        )
+    def new_cache(self) -> Cache:
+        """An empty decoding state for any number of sequences of up to seq_len tokens."""
+        return Cache([block.attention.new_state(self.config.seq_len) for block in self._typed_blocks()])
 
     def _check(self, tokens: Tensor, start: int) -> None:
-        if tokens.ndim != 2 or tokens.numel() == 0:
+        if tokens.ndim != 2 or tokens.numel() == 0 or tokens.dtype not in (torch.int64, torch.int32):
+            dtype = str(tokens.dtype).removeprefix("torch.")
             raise UserError(
-                f"the shape of tokens is {list(tokens.shape)}; it must be [batch, length] and not empty"
-            )
-        if tokens.dtype not in (torch.int64, torch.int32):
-            raise UserError(
-                f"tokens are {str(tokens.dtype).removeprefix('torch.')}; they must be int64 or int32"
+                f"tokens are {dtype} {list(tokens.shape)}; they must be int64 or int32 [batch, length] and not empty"
             )
         if start + tokens.shape[1] > self.config.seq_len:
             more = f" after {start} in the cache" if start else ""

@@ -134,9 +134,9 @@ class GatedDeltaNet(nn.Module):
             y = self.norm(o) * F.silu(z.to(o.dtype).unflatten(-1, (-1, self.value_dim)))
         return self.out(y.flatten(-2).to(z.dtype))
 
-    def new_state(self, batch: int, max_len: int) -> RecurrentState:
-        """An empty state for `batch` sequences, of the same size for every `max_len`."""
-        return RecurrentState(batch)
+    def new_state(self, max_len: int) -> RecurrentState:
+        """An empty state, of the same size for every `max_len`."""
+        return RecurrentState()
 
 
 class ShortConvolution(nn.Module):

@@ -148,9 +148,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         # float16, whose loss scale is known only in backward.
         z_factor = z_loss * problem.valid_count / problem.position_count
         unit = torch.ones_like(z_factor)
-        ce, lse, *ctx.grads = _forward_backward_rows(
-            rows, weight, problem, unit, z_factor, ctx.needs_input_grad
-        )
+        ce, lse, *ctx.grads = _forward_backward_rows(rows, weight, problem, unit, z_factor)
         return _losses(ce, lse, problem)
 
     @staticmethod
@@ -172,10 +170,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             z_factor = zero if grad_z is None else grad_z / ctx.problem.position_count
             scale = torch.maximum(ce_factor.abs(), z_factor.abs()).clamp(min=torch.finfo(zero.dtype).tiny)
             ce_factor, z_factor = ce_factor / scale, z_factor / scale
-            grads = _forward_backward_rows(
-                rows, weight, ctx.problem, ce_factor, z_factor, ctx.needs_input_grad
-            )[2:]
-        grad_rows, grad_weight = (None if grad is None else grad.mul_(scale) for grad in grads)
+            grads = _forward_backward_rows(rows, weight, ctx.problem, ce_factor, z_factor)[2:]
+        grad_rows, grad_weight = (grad.mul_(scale) for grad in grads)
         return grad_rows, grad_weight, None, None
 
 
@@ -218,15 +214,14 @@ def _forward_backward_rows(
     problem: _Problem,
     ce_factor: Tensor,
     z_factor: Tensor,
-    needs: tuple[bool, ...],
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(cross-entropy [R], logsumexp [R], gradient of rows, of weight): of sum(ce) ce_factor + sum(lse^2) z_factor."""
     row_dtype, weight_dtype = rows.dtype, weight.dtype
     rows, weight = rows.to(problem.dtype), weight.to(problem.dtype)
     ce, lse = empty_results(rows)
-    grad_rows = torch.empty_like(rows) if needs[0] else None
+    grad_rows = torch.empty_like(rows)
     # float32: sums of many chunks in bfloat16 would lose the small ones
-    grad_weight = torch.zeros(weight.shape, dtype=ce.dtype, device=weight.device) if needs[1] else None
+    grad_weight = torch.zeros(weight.shape, dtype=ce.dtype, device=weight.device)
     for chunk, logits in logit_chunks(rows, weight):
         target = problem.targets[chunk].unsqueeze(1)
         exponentials, total = exponentials_of(logits, target, ce[chunk], lse[chunk])
@@ -234,32 +229,21 @@ def _forward_backward_rows(
         grad = exponentials.mul_(((ce_factors + 2 * z_factor * lse[chunk]) / total).unsqueeze(1))
         grad.scatter_add_(1, target, -ce_factors.unsqueeze(1))
         grad = grad.to(problem.dtype)
-        if grad_rows is not None:
-            torch.mm(grad, weight, out=grad_rows[chunk])
-        if grad_weight is not None and grad.dtype == grad_weight.dtype:
+        torch.mm(grad, weight, out=grad_rows[chunk])
+        if grad.dtype == grad_weight.dtype:
             grad_weight.addmm_(grad.T, rows[chunk])
-        elif grad_weight is not None:
+        else:
             grad_weight.add_(grad.T @ rows[chunk])
-    return (
-        ce,
-        lse,
-        None if grad_rows is None else grad_rows.to(row_dtype),
-        None if grad_weight is None else grad_weight.to(weight_dtype),
-    )
+    return ce, lse, grad_rows.to(row_dtype), grad_weight.to(weight_dtype)
 
 
 def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, ignore_index: int) -> None:
-    if (
-        head_weight.ndim != 2
-        or hidden.shape[-1] != head_weight.shape[1]
-        or hidden.shape[:-1] != targets.shape
-    ):
+    fits = head_weight.ndim == 2 and hidden.shape == (*targets.shape, head_weight.shape[1])
+    if not fits or targets.dtype != torch.int64:
         raise UserError(
-            "chunked_cross_entropy needs hidden [..., D], head_weight [V, D] and targets [...]: "
-            f"got {list(hidden.shape)}, {list(head_weight.shape)} and {list(targets.shape)}"
+            "chunked_cross_entropy needs hidden [..., D], head_weight [V, D] and int64 targets [...]: got "
+            f"{list(hidden.shape)}, {list(head_weight.shape)} and {targets.dtype} {list(targets.shape)}"
         )
-    if targets.dtype != torch.int64:
-        raise UserError(f"targets are {str(targets.dtype).removeprefix('torch.')}; they must be int64")
     if targets.device.type == "cpu":  # elsewhere the check would wait for the device
         wrong = ((targets < 0) | (targets >= head_weight.shape[0])) & (targets != ignore_index)
         if wrong.any():

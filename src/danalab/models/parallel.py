@@ -212,9 +212,9 @@ def _exchange(group: ProcessGroup, ranks: int, experts: Experts, rows_RD: Tensor
     n_sent, n_received = sent.sum(1).tolist(), received.sum(1).tolist()
     received_AD = _all_to_all(rows_RD, n_sent, n_received, group)
     expert = torch.arange(received.shape[1], device=rows_RD.device).expand_as(received)
-    order = sort_by_expert(expert.flatten().repeat_interleave(received.flatten()))
-    output = experts(received_AD.index_select(0, order.copy_of_row), received.sum(0))
-    return _all_to_all(output.index_select(0, order.row_of_copy), n_received, n_sent, group)
+    copy_of_row, row_of_copy = sort_by_expert(expert.flatten().repeat_interleave(received.flatten()))
+    output = experts(received_AD.index_select(0, copy_of_row), received.sum(0))
+    return _all_to_all(output.index_select(0, row_of_copy), n_received, n_sent, group)
 
 
 def _all_to_all(x: Tensor, sent: list[int], received: list[int], group: ProcessGroup) -> Tensor:

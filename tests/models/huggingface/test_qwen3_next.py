@@ -110,7 +110,7 @@ def test_both_decode_alike():
         weights[f"{name}gate_up_proj"] = torch.stack(pairs)
         weights[f"{name}down_proj"] = torch.stack([one(e, "down_proj") for e in range(4)])
     model.load_state_dict(weights)
-    cache, seen = ours.new_cache(2), None
+    cache, seen = ours.new_cache(), None
     for step in TOKENS[:, :20].split((11, *[1] * 9), dim=1):
         seen = model(step, past_key_values=None if seen is None else seen.past_key_values, use_cache=True)
         logits = ours.hidden(step, cache) @ ours.head_weight.T

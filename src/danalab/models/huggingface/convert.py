@@ -118,8 +118,6 @@ def from_huggingface(
         config = _LAYOUTS[_MODEL_TYPES[kind]].from_settings(described)
     except KeyError as error:
         raise UserError(f"config.json of a {kind} model has no '{error.args[0]}'") from None
-    except UserError:
-        raise
     except (TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise UserError(f"config.json of a {kind} model cannot be used: {error}") from None
     named = published_names(weights, "transformer." if kind == "gpt2" else "model.")

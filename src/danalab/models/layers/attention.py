@@ -97,9 +97,9 @@ class Attention(nn.Module):
             y = y * torch.sigmoid(self.gate(x_BLD))
         return self.out(y)
 
-    def new_state(self, batch: int, max_len: int) -> KeyValues:
-        """An empty cache for `max_len` positions of `batch` sequences."""
-        return KeyValues(batch, max_len)
+    def new_state(self, max_len: int) -> KeyValues:
+        """An empty cache for `max_len` positions."""
+        return KeyValues(max_len)
 
 
 def attend(q_BNLH: Tensor, k_BNLH: Tensor, v_BNLH: Tensor, *, grouped: bool) -> Tensor:

@@ -70,7 +70,7 @@ class Resonator(nn.Module):
         elif state is None:
             y = self.bank(v, starts)
         else:
-            before = self.bank.new_state(state.batch, v) if state.memory is None else state.memory
+            before = self.bank.new_state(v) if state.memory is None else state.memory
             if v.shape[1] == 1:
                 y, after = self.bank.step(v[:, 0], before)
                 y = y.unsqueeze(1)
@@ -80,9 +80,9 @@ class Resonator(nn.Module):
         g = self.g(x_BLD)
         return self.out(F.silu(g) * y.to(g.dtype))
 
-    def new_state(self, batch: int, max_len: int) -> RecurrentState:
-        """Oscillators at rest for `batch` sequences; the state has the same size for every `max_len`."""
-        return RecurrentState(batch)
+    def new_state(self, max_len: int) -> RecurrentState:
+        """An empty state, of the same size for every `max_len`."""
+        return RecurrentState()
 
 
 class OscBank(nn.Module):
@@ -152,9 +152,9 @@ class OscBank(nn.Module):
 
     # ---- decoding ----
 
-    def new_state(self, batch: int, like: Tensor) -> Tensor:
+    def new_state(self, like: Tensor) -> Tensor:
         """Oscillators at rest: zeros, complex [B, D, R], on the device of `like` and in its precision or better."""
-        shape = (batch, local_shard(self.d).shape[0], self.modes)
+        shape = (like.shape[0], local_shard(self.d).shape[0], self.modes)
         return torch.zeros(shape, dtype=self._dtype(like).to_complex(), device=like.device)
 
     def step(self, u_BD: Tensor, state_BDR: Tensor) -> tuple[Tensor, Tensor]:
