@@ -174,7 +174,7 @@ def test_a_run_goes_on_with_experts_shared_out_in_any_way_with_the_same_losses(w
 @pytest.mark.parametrize(
     ("config", "ranks", "message"),
     [
-        (CONFIG, 3, "8 experts cannot be divided among 3 ranks; 2, 4, 8 would do"),
+        (CONFIG, 3, "8 experts cannot be divided among 3 ranks"),
         (ModelConfig("enoki", 16, 2, 2, 8, 24, 31, 12), 2, "enoki has no experts"),
     ],
 )

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
 from danalab.models.delta_rule import delta_step, gated_delta_rule
-from danalab.models.layers.attention import attend, attend_masked, attend_within_documents, document_starts
+from danalab.models.layers.attention import attend, attend_within_documents, document_starts
 from danalab.models.loss import chunked_cross_entropy
 from danalab.models.moe.experts import grouped_linear
 from danalab.models.resonance.convolution import causal_convolution
@@ -84,7 +84,7 @@ def test_attention_causal_masked_and_by_documents(device, kv_heads):
     grouped = kv_heads != 4
     ways = {
         "causal": (causal, lambda *x: attend(*x, grouped=grouped)),
-        "masked": (documents, lambda *x: attend_masked(*x, documents.to(device), grouped=grouped)),
+        "masked": (documents, lambda *x: attend(*x, documents.to(device), grouped=grouped)),
         "documents": (documents, lambda *x: attend_within_documents(*x, starts.to(device), grouped=grouped)),
     }
     for mask, way in ways.values():

@@ -301,8 +301,14 @@ def test_weights_travel_under_canonical_names(more):
             "full_attention_interval: Input should be greater",
         ),
         ({"full_attention_interval": 2.5}, "full_attention_interval: Input should be a valid integer"),
-        ({"full_attention_interval": None, "conv_size": 3}, "conv_size: no layer has the delta rule"),
-        ({"full_attention_interval": 1, "linear_key_dim": 3}, "linear_key_dim: no layer has the delta rule"),
+        (
+            {"full_attention_interval": None, "conv_size": 3},
+            "--conv-size: is for models with full_attention_interval",
+        ),
+        (
+            {"full_attention_interval": 1, "linear_key_dim": 3},
+            "--linear-key-dim: is for models with full_attention_interval",
+        ),
         ({"linear_key_heads": 3, "linear_value_heads": 4}, "must divide linear_value_heads"),
         ({"linear_key_heads": 0}, "linear_key_heads: Input should be greater"),
         ({"conv_size": True}, "conv_size: Input should be a valid integer"),

@@ -103,7 +103,7 @@ def test_grouped_queries_and_gates_enter_the_count():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: dimensions("enoki", 1), "zero layers; the smallest size is --heads 2"),
+        (lambda: dimensions("enoki", 1), "enoki no layer; take more heads"),
         (lambda: dimensions("enokki", 3), "did you mean 'enoki'"),
         (lambda: plan("enoki", "adanna", 3), "did you mean 'adana'"),
         (

@@ -66,11 +66,6 @@ class Architecture:
     """Learning rates follow 12 d_model^2 n_layers, whatever the matrices are."""
 
     @property
-    def mlp_matrices(self) -> int:
-        """Matrices of an MLP or expert: up and down, and with swiglu the gate."""
-        return 3 if self.activation == "swiglu" else 2
-
-    @property
     def rotary(self) -> bool:
         """Queries and keys are rotated by their positions."""
         return not (self.learned_positions or self.oscillators)

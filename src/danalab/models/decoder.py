@@ -49,9 +49,8 @@ class Decoder(nn.Module):
         self.token_embedding = Embedding(
             config.vocab_size, config.d_model, "tied" if config.choice("tied_head") else "embedding"
         )
-        self.position_embedding = (
-            Embedding(config.seq_len, config.d_model) if config.choice("learned_positions") else None
-        )
+        learns_positions = config.learned_positions or config.architecture.learned_positions
+        self.position_embedding = Embedding(config.seq_len, config.d_model) if learns_positions else None
         has_rotary = config.architecture.rotary
         self.rotary = Rotary(config.seq_len, config.rotated, config.rope_theta) if has_rotary else None
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))

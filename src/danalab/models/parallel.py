@@ -76,9 +76,7 @@ def check_tensor_parallel(config: ModelConfig, ranks: int) -> None:
         wanted["expert_dim"] = sparse.expert_dim
     for name, size in wanted.items():
         if size % ranks:
-            fitting = [n for n in range(2, ranks) if not any(s % n for s in wanted.values())]
-            hint = f"; {', '.join(map(str, fitting))} would do" if fitting else ""
-            raise UserError(f"--tp-size {ranks} does not divide the model's {name} {size}{hint}")
+            raise UserError(f"--tp-size {ranks} does not divide the model's {name} {size}")
 
 
 def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh) -> None:
@@ -176,10 +174,8 @@ def check_expert_parallel(config: ModelConfig, ranks: int) -> None:
             f"--expert-parallel: {config.arch} has no experts here; give --n-experts, or leave it out"
         )
     if sparsity.n_experts % ranks:
-        fitting = ", ".join(str(n) for n in range(2, sparsity.n_experts + 1) if sparsity.n_experts % n == 0)
         raise UserError(
             f"--expert-parallel: {sparsity.n_experts} experts cannot be divided among {ranks} ranks"
-            + (f"; {fitting} would do" if fitting else "")
         )
 
 

@@ -102,7 +102,7 @@ def test_text_longer_than_the_table_is_refused():
         ({"num_frequencies": 4, "mixer": "none"}, "where --mixer none has no oscillators"),
         ({"num_frequencies": 4, "arch": "enoki"}, "is for resonance, not enoki"),
         ({"learned_positions": True, "arch": "llama"}, "is for resonance, not llama"),
-        ({"learned_positions": False, "arch": "gpt"}, "is for resonance, not gpt"),
+        ({"learned_positions": True, "arch": "gpt"}, "is for resonance, not gpt"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(settings, message):

@@ -149,6 +149,6 @@ def module_settings(config: ModelConfig) -> dict[str, Any]:
         "head_dim": config.head_dim,
         "attention_gate": config.choice("attention_gate"),
         "qk_norm": config.choice("qk_norm"),
-        "swiglu": config.architecture.mlp_matrices == 3,
+        "swiglu": config.architecture.activation == "swiglu",
         "rope_base": config.rope_theta,
     }
