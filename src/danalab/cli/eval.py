@@ -156,13 +156,7 @@ def _on_harness(flags: Flags) -> tuple[Any, list[str]]:
     result = evaluate_tasks(flags.run, tasks, chat=chat, **{name: getattr(flags, name) for name in names})
     lines = [f"{flags.run}, step {result.step}, lm-eval {result.version}"]
     for task, values in result.tasks.items():
-        for metric, value in values.items():
-            name, _, filtered = metric.partition(",")
-            if name.endswith("_stderr") or name == "sample_len":
-                continue
-            error = values.get(f"{name}_stderr" + (f",{filtered}" if filtered else ""))
-            spread = "" if error is None else f" +- {error:.4f}"
-            lines.append(f"  {task:<24} {metric:<20} {value:.4f}{spread}")
+        lines += [f"  {task:<24} {metric:<28} {value:.4f}" for metric, value in values.items()]
     return result, lines
 
 

@@ -376,7 +376,8 @@ class ModelConfig:
         used = parameter_count(self, PRODUCTS, active=True)
         if not self.architecture.size_law:
             return used
-        dense = replace(self, n_experts=0, **dict.fromkeys(EXPERT_SETTINGS), mlp_only_layers=())
+        without = {**dict.fromkeys(EXPERT_SETTINGS), "n_experts": 0, "mlp_only_layers": ()}
+        dense = replace(self, **without)  # pyright: ignore[reportArgumentType]
         return 12 * self.d_model**2 * self.n_layers * used // parameter_count(dense, PRODUCTS)
 
     @property

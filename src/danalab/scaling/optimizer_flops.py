@@ -23,8 +23,6 @@ def optimizer_flops(opt: str, shape: ModelConfig, settings: Mapping[str, Any], s
     """
     total = 0.0
     for (kind, dims), times in weights(shape).items() if facts_of(opt).orthogonalises else ():
-        if kind == "matrix":
-            total += times * orthogonalisation_flops(dims[0], math.prod(dims[1:]), settings)
-        if kind == "experts":
+        if kind in ("matrix", "experts"):
             total += times * math.prod(dims[:-2]) * orthogonalisation_flops(dims[-2], dims[-1], settings)
     return steps * total
