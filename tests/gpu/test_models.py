@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
-from danalab.models.delta_rule import delta_step, gated_delta_rule
+from danalab.models.delta_rule import gated_delta_rule
 from danalab.models.layers.attention import attend, attend_within_documents, document_starts
 from danalab.models.loss import chunked_cross_entropy
 from danalab.models.moe.experts import grouped_linear
@@ -213,8 +213,8 @@ def test_the_delta_rule_by_chunks_is_the_one_token_by_token(device):
     )
     state, outputs = torch.zeros(2, 4, 8, 6, dtype=torch.float64), []
     for t in range(150):
-        o, state = delta_step(q[:, t], k[:, t], v[:, t], g[:, t], b[:, t], state)
-        outputs.append(o)
+        o, state = gated_delta_rule(*(x[:, t : t + 1] for x in (q, k, v, g, b)), state)
+        outputs.append(o[:, 0])
     inputs = [x.to(device, torch.float32).requires_grad_() for x in (q, k, v, g, b)]
     found, last = gated_delta_rule(*inputs)
     near(found, torch.stack(outputs, 1))

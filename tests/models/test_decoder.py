@@ -179,7 +179,7 @@ def test_rotary_tables_stay_float32_in_a_bfloat16_model(tiny: ModelConfig):
 def test_rotation_compiles_to_the_same_numbers():
     torch.compiler.reset()
     x = torch.randn(2, 5, 3, 8, generator=torch.Generator().manual_seed(0))
-    table = Rotary(9, 8, 10000.0)(4, 5)
+    table = Rotary(9, 8, 10000.0)(torch.arange(4, 9))
     compiled = torch.compile(rotate, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, table), rotate(x, table), rtol=0, atol=1e-6)
 
@@ -189,9 +189,11 @@ def test_rotation_keeps_lengths_and_depends_on_distance_only():
     q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
     def score(at_q: int, at_k: int) -> float:
-        return float((rotate(q, rotary(at_q, 1)) * rotate(k, rotary(at_k, 1))).sum())
+        return float(
+            (rotate(q, rotary(torch.tensor([at_q]))) * rotate(k, rotary(torch.tensor([at_k])))).sum()
+        )
 
-    assert float(rotate(q, rotary(40, 1)).norm()) == pytest.approx(float(q.norm()), rel=1e-12)
+    assert float(rotate(q, rotary(torch.tensor([40]))).norm()) == pytest.approx(float(q.norm()), rel=1e-12)
     assert score(7, 3) == pytest.approx(score(50, 46), rel=1e-12)
 
 

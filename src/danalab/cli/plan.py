@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Gt, Le
 
 from danalab.cli.training import resolved_run
+from danalab.models.config import parameter_count
 from danalab.train.config.flags import Answer, setting
 from danalab.train.config.train_config import MOST_EPOCHS, REPEATED, TrainConfig
 
@@ -133,7 +134,9 @@ def _describe(config: TrainConfig) -> list[tuple[str, str]]:
         shared = f" and {sparse.shared_dim // sparse.expert_dim} shared" if sparse.shared_dim else ""
         counts = f"{sparse.top_k} of {sparse.n_experts}{shared}, {sparse.expert_dim} wide"
         where = f"in {len(sparse.layers)} layers"
-        rows.append(("experts", f"{counts}, {where}; {model.active_params:,} parameters active"))
+        rows.append(
+            ("experts", f"{counts}, {where}; {parameter_count(model, active=True):,} parameters active")
+        )
     decay = f"{config.weight_decay:.4g}, times the learning rate"
     if config.wd_ts is not None:
         limit = f"; at most {config.decay_bound:g} times the learning rate" if config.decay_bound else ""

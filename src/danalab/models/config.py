@@ -390,11 +390,6 @@ class ModelConfig:
         """Parameters of the model as built."""
         return parameter_count(self)
 
-    @property
-    def active_params(self) -> int:
-        """Parameters that a token passes through: all except the experts that it is not sent to."""
-        return parameter_count(self, active=True)
-
     def counts(self) -> dict[str, Any]:
         """Sizes and numbers of parameters by name, every default filled in, for tables and JSON."""
         sparse = self.sparsity
@@ -409,10 +404,10 @@ class ModelConfig:
             "non_emb_params",
             "total_params",
             "exact_params",
-            "active_params",
         )
         return {
             **{name: getattr(self, name) for name in names},
+            "active_params": parameter_count(self, active=True),
             "attention_gate": self.choice("attention_gate"),
             "tied_head": self.choice("tied_head"),
             "n_kv_heads": self.kv_heads,
@@ -502,8 +497,6 @@ def resonance_sizes(
     d_model, n_layers = d_model or named[0], n_layers or named[1]
     if d_model is None or n_layers is None:
         raise UserError(f"give a size: --size {'|'.join(SIZES)}, or --model-dim and --num-layers")
-    if d_model % groups:
-        raise UserError(f"--model-dim {d_model} is not divisible by the {groups} groups (--n-heads)")
     modes = num_frequencies if mixer == "none" else num_frequencies or named[2]
     return {
         **explicit_sizes("resonance", d_model, n_layers, groups, head_dim, mlp_dim),

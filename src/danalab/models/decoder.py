@@ -12,7 +12,6 @@ W_head = E. Shapes: B batch, L length, D model dimension, V vocabulary.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
@@ -139,16 +138,14 @@ class Decoder(nn.Module):
 
     def _embed(self, tokens: Tensor, start: int, position: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """(vectors of the tokens, rotations for the blocks); `position` [B, L], or None: from `start` on."""
-        x, length = self.token_embedding(tokens), tokens.shape[1]
+        x = self.token_embedding(tokens)
         if self.measures_hoyer and torch.is_grad_enabled():
             self._hoyer = hoyer_penalty(x)
-        if self.rotary is not None:
-            return x, self.rotary(start, length) if position is None else self.rotary.at(position)
-        if self.position_embedding is None:
-            return x, None
         if position is None:
-            position = torch.arange(start, start + length, device=tokens.device)
-        return x + self.position_embedding(position), None
+            position = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding(position)
+        return x, None if self.rotary is None else self.rotary(position)
 
     def take_hoyer(self) -> Tensor | None:
         """The Hoyer penalty of the last pass's tokens, with its gradient; None if not measured or already taken."""
@@ -170,7 +167,7 @@ class Decoder(nn.Module):
 
     def new_cache(self) -> Cache:
         """An empty decoding state for any number of sequences of up to seq_len tokens."""
-        return Cache([block.attention.new_state(self.config.seq_len) for block in self._typed_blocks()])
+        return Cache([block.attention.new_state(self.config.seq_len) for block in cast(Any, self.blocks)])
 
     def _check(self, tokens: Tensor, start: int) -> None:
         if tokens.ndim != 2 or tokens.numel() == 0 or tokens.dtype not in (torch.int64, torch.int32):
@@ -220,11 +217,8 @@ class Decoder(nn.Module):
     def set_activation_checkpointing(self, mode: str) -> None:
         """Trade time for memory: "none", "full", "every-n:K" or "selective" (see `checkpointing_rule`)."""
         rule = checkpointing_rule(mode)
-        for layer, block in enumerate(self._typed_blocks()):
+        for layer, block in enumerate(cast(Any, self.blocks)):
             block.checkpointing = rule(layer)
-
-    def _typed_blocks(self) -> Iterable[Block]:
-        return cast(Iterable[Block], self.blocks)  # compiled or sharded ones behave like blocks
 
 
 def materialise(model: Decoder, device: torch.device | str) -> Decoder:

@@ -50,7 +50,6 @@ def chunked_cross_entropy(
     Raises:
         UserError: shapes that do not fit; on CPU, a target outside the vocabulary.
     """
-    _check(hidden, head_weight, targets, ignore_index)
     with_grad = torch.is_grad_enabled() and (hidden.requires_grad or head_weight.requires_grad)
     rows, weight, problem = _problem(hidden, head_weight, targets, ignore_index, valid_count, position_count)
     with torch.autocast(hidden.device.type, enabled=False):
@@ -72,7 +71,6 @@ def token_cross_entropy(
     `correct`: bool, shaped like `targets`, is set to whether the target has the highest logit.
     Other arguments and errors are those of `chunked_cross_entropy`.
     """
-    _check(hidden, head_weight, targets, ignore_index)
     rows, weight, problem = _problem(hidden, head_weight, targets, ignore_index, 1.0, 1.0)
     with torch.autocast(hidden.device.type, enabled=False):
         ce, _ = _forward_rows(rows, weight, problem, None if correct is None else correct.view(-1))
@@ -104,7 +102,20 @@ def _problem(
     valid_count: Tensor | float | None,
     position_count: Tensor | float | None,
 ) -> tuple[Tensor, Tensor, _Problem]:
-    """(rows of hidden [R, D], the head, the rest)."""
+    """(rows of hidden [R, D], the head, the rest), checked."""
+    fits = head_weight.ndim == 2 and hidden.shape == (*targets.shape, head_weight.shape[1])
+    if not fits or targets.dtype != torch.int64:
+        raise UserError(
+            "chunked_cross_entropy needs hidden [..., D], head_weight [V, D] and int64 targets [...]: got "
+            f"{list(hidden.shape)}, {list(head_weight.shape)} and {targets.dtype} {list(targets.shape)}"
+        )
+    if targets.device.type == "cpu":  # elsewhere the check would wait for the device
+        wrong = ((targets < 0) | (targets >= head_weight.shape[0])) & (targets != ignore_index)
+        if wrong.any():
+            raise UserError(
+                f"target id {int(targets[wrong][0])} is outside the vocabulary of {head_weight.shape[0]} "
+                f"(and is not ignore_index {ignore_index})"
+            )
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
@@ -235,22 +246,6 @@ def _forward_backward_rows(
         else:
             grad_weight.add_(grad.T @ rows[chunk])
     return ce, lse, grad_rows.to(row_dtype), grad_weight.to(weight_dtype)
-
-
-def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, ignore_index: int) -> None:
-    fits = head_weight.ndim == 2 and hidden.shape == (*targets.shape, head_weight.shape[1])
-    if not fits or targets.dtype != torch.int64:
-        raise UserError(
-            "chunked_cross_entropy needs hidden [..., D], head_weight [V, D] and int64 targets [...]: got "
-            f"{list(hidden.shape)}, {list(head_weight.shape)} and {targets.dtype} {list(targets.shape)}"
-        )
-    if targets.device.type == "cpu":  # elsewhere the check would wait for the device
-        wrong = ((targets < 0) | (targets >= head_weight.shape[0])) & (targets != ignore_index)
-        if wrong.any():
-            raise UserError(
-                f"target id {int(targets[wrong][0])} is outside the vocabulary of {head_weight.shape[0]} "
-                f"(and is not ignore_index {ignore_index})"
-            )
 
 
 def exponentials_of(

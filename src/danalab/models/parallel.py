@@ -98,12 +98,8 @@ def tensor_parallel_plan(model: Decoder) -> dict[str, ParallelStyle]:
         role = getattr(module, "role", "")
         if role in _STYLES:
             plan[name] = _STYLES[role]()
-        elif role in ("gain", "zero_centered_gain", "embedding", "tied", "head", "router"):
-            plan[name] = _Whole(Shard(HEADS) if id(module) in of_heads else Replicate())
         else:
-            raise UserError(
-                f"--tp-size: {model.config.arch} has a layer '{name}' of role {role}, which cannot be cut"
-            )
+            plan[name] = _Whole(Shard(HEADS) if id(module) in of_heads else Replicate())
     return plan
 
 
@@ -169,10 +165,7 @@ def _leave(layout: Placement, module: nn.Module, output: DTensor, mesh: DeviceMe
 def check_expert_parallel(config: ModelConfig, ranks: int) -> None:
     """Check that a model's experts can be divided among `ranks`."""
     sparsity = config.sparsity
-    if sparsity is None:
-        raise UserError(
-            f"--expert-parallel: {config.arch} has no experts here; give --n-experts, or leave it out"
-        )
+    assert sparsity is not None
     if sparsity.n_experts % ranks:
         raise UserError(
             f"--expert-parallel: {sparsity.n_experts} experts cannot be divided among {ranks} ranks"

@@ -150,7 +150,7 @@ def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, messag
         ({"linear_num_value_heads": 3}, "must divide linear_value_heads"),
         (
             {"linear_conv_kernel_dim": 3},
-            r"conv1d.weight' has shape \[256, 1, 4\], config.json requires \[256, 1, 3\]",
+            r"conv1d.weight' has shape \[256, 1, 4\], the model needs \[256, 1, 3\]",
         ),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_type = 'yarn'"),
         (

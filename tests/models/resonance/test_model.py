@@ -218,7 +218,7 @@ def test_what_has_no_meaning_here_is_refused():
         resonance_sizes()
     with pytest.raises(UserError, match="did you mean 'medium'"):
         resonance_sizes("medum")
-    with pytest.raises(UserError, match="--model-dim 30 is not divisible by the 8 groups"):
+    with pytest.raises(UserError, match="--n-heads 8 does not divide --d-model 30"):
         resonance_sizes(d_model=30, n_layers=2)
 
 

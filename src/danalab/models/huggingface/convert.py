@@ -126,10 +126,6 @@ def from_huggingface(
     return config, from_weights(_LAYOUTS[config.arch].entries(config), named)
 
 
-_SAME = ("d_model", "n_layers", "mlp_dim", "vocab_size", "seq_len", "norm_eps", "residual_scale")
-"""Settings of our classes that are fields of `ModelConfig`."""
-
-
 def module_settings(config: ModelConfig) -> dict[str, Any]:
     """config.json for our class; the weights keep their names."""
     return {
@@ -139,7 +135,13 @@ def module_settings(config: ModelConfig) -> dict[str, Any]:
             "AutoConfig": f"{MODULE.stem}.DanalabConfig",
             "AutoModelForCausalLM": f"{MODULE.stem}.DanalabForCausalLM",
         },
-        **{name: getattr(config, name) for name in _SAME},
+        "d_model": config.d_model,
+        "n_layers": config.n_layers,
+        "mlp_dim": config.mlp_dim,
+        "vocab_size": config.vocab_size,
+        "seq_len": config.seq_len,
+        "norm_eps": config.norm_eps,
+        "residual_scale": config.residual_scale,
         "norm": config.choice("norm"),
         "tie_word_embeddings": config.choice("tied_head"),
         "use_cache": True,

@@ -188,12 +188,8 @@ class Rotary(nn.Module):
         angles = torch.arange(self.seq_len, dtype=torch.float64)[:, None] * self.theta**-exponents
         self.table = torch.stack((angles.cos(), angles.sin()), dim=-1).unsqueeze(1).to(old.device, dtype)
 
-    def forward(self, start: int, length: int) -> Tensor:
-        """(cos, sin) of the positions `start` to `start + length`: [L, 1, P, 2]."""
-        return self.table[start : start + length]
-
-    def at(self, positions: Tensor) -> Tensor:
-        """(cos, sin) of any positions [B, L]: [B, L, 1, P, 2]."""
+    def forward(self, positions: Tensor) -> Tensor:
+        """(cos, sin) of positions [L] or [B, L]: [L, 1, P, 2] or [B, L, 1, P, 2]."""
         return self.table[positions]
 
 

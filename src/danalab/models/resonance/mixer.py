@@ -38,10 +38,6 @@ MIN_DAMPING = 1e-6
 """|lambda| < 1 in float32."""
 MAX_NU = 4.0
 """At this value nothing is left after one step; e^nu of larger ones may overflow."""
-_CYCLES = (0.05, 0.25, 0.5, 1.0, 2.0, 4.0)
-_MIN_TIME = 1.5
-_JITTER = 0.3
-_MAX_FREQUENCY = 0.95 * math.pi
 PREFILL_CHUNK = 4096
 
 
@@ -209,13 +205,12 @@ class OscBank(nn.Module):
         def uniform(low: float, high: float, shape: tuple[int, ...]) -> Tensor:
             return torch.rand(shape, generator=generator, dtype=torch.float64) * (high - low) + low
 
-        longest = max(self.train_len / 4, 2 * _MIN_TIME)
-        times = torch.logspace(math.log10(_MIN_TIME), math.log10(longest), self.modes, dtype=torch.float64)
-        times = times * uniform(-_JITTER, _JITTER, shape).exp()
-        cycles = torch.tensor(_CYCLES, dtype=torch.float64)[
-            torch.randint(len(_CYCLES), shape, generator=generator)
-        ]
-        omega = (2 * math.pi * cycles / times).clamp(max=_MAX_FREQUENCY)
+        longest = max(self.train_len / 4, 2 * 1.5)
+        times = torch.logspace(math.log10(1.5), math.log10(longest), self.modes, dtype=torch.float64)
+        times = times * uniform(-0.3, 0.3, shape).exp()
+        cycles = torch.tensor((0.05, 0.25, 0.5, 1.0, 2.0, 4.0), dtype=torch.float64)
+        cycles = cycles[torch.randint(len(cycles), shape, generator=generator)]
+        omega = (2 * math.pi * cycles / times).clamp(max=0.95 * math.pi)
         values = {
             self.nu: -times.log(),
             self.theta: torch.logit(omega / math.pi),
