@@ -29,9 +29,6 @@ CHINCHILLA = 20.0
 """Tokens per parameter at horizon 1."""
 SEQUENCE = 2048
 """Length of the sequences that the laws' batches are counted in [tokens]."""
-FITTED_TOKENS = 32 * SEQUENCE
-"""Tokens of a step in the runs that the laws were fitted on."""
-
 
 _FALLING_WITH_THE_BATCH = {
     "enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"}
@@ -74,8 +71,7 @@ class LrLaw:
 
 def law_at(rows: Sequence[LrLaw], batch: float, kappa: float) -> LrLaw:
     """The law at a batch: of each batch with rows the one of the nearest kappa; between two, a power of the batch."""
-    by_distance = sorted(rows, key=lambda row: -abs((row.kappa or kappa) - kappa))
-    laws = {row.batch or 0: row for row in by_distance}
+    laws = {row.batch or 0: row for row in sorted(rows, key=lambda row: -abs((row.kappa or kappa) - kappa))}
     fitted = sorted(laws)
     for low, high in pairwise(fitted):
         if low < batch < high:
@@ -124,10 +120,6 @@ _TABLES: dict[tuple[str, int], dict[str, list[LrLaw]]] = {
 }
 """(Architecture, batch [sequences]) -> optimizer -> its laws."""
 
-_NEAREST = {
-    "qwen3next": "qwen3"
-}  # architecture without a table -> the one with the same blocks; the others: enoki
-
 
 def largest_decay(opt: str) -> float:
     """The bound of an automatic weight decay, times the peak learning rate; see `danalab.optimizer_facts`."""
@@ -137,7 +129,7 @@ def largest_decay(opt: str) -> float:
 
 def fitted_row(arch: str, opt: str) -> tuple[str, str]:
     """The architecture and the optimizer whose row of the table at batch 32 is used, if a row is used at all."""
-    table = arch if (arch, 32) in _TABLES else _NEAREST.get(arch, "enoki")
+    table = arch if (arch, 32) in _TABLES else ("qwen3" if arch == "qwen3next" else "enoki")
     while opt not in _TABLES[table, 32]:
         rate = facts_of(opt).rate
         if rate is None and opt in _TABLES["enoki", 32]:
@@ -175,8 +167,7 @@ def lr_law(arch: str, opt: str, kappa: float = KAPPA, batch: float = 32) -> tupl
     if isinstance(rate, Usual):
         return LrLaw(rate.lr, 0.0, 0.0), f"usual for {opt} at any size; not fitted ({rate.source})"
     law, source = lr_law(arch, rate.of, kappa, batch)
-    times = f", times {rate.factor:g} for {opt}" if rate.factor != 1 else f", used for {opt}"
-    return law.times(rate.factor), f"{source}{times} ({rate.source})"
+    return law.times(rate.factor), f"{source}, times {rate.factor:g} for {opt} ({rate.source})"
 
 
 def law_rate(
@@ -226,7 +217,7 @@ def batch_factor(arch: str, opt: str, tokens_per_step: int) -> float:
     table, row = fitted_row(arch, canonical_name(opt))
     if arch == "resonance" or row not in _FALLING_WITH_THE_BATCH.get(table, ()):
         return 1.0
-    return min(1.0, (tokens_per_step / FITTED_TOKENS) ** (1 / 3))
+    return min(1.0, (tokens_per_step / (32 * SEQUENCE)) ** (1 / 3))
 
 
 def slow_momentum(steps: int, delta: float = DELTA, kappa: float = KAPPA) -> dict[str, Any]:
