@@ -235,20 +235,12 @@ def test_the_command_ends_with_1_and_lists_the_faults(folder, capsys):
     assert [error["file"] for error in found["errors"]] == ["x.npy", "y.pt"]
 
 
-def test_results_go_where_they_are_told(folder, tmp_path, capsys):
-    code, _ = _run(capsys, "validate", folder, "--results", tmp_path / "r.json")
-    assert code == 0
-    assert (tmp_path / "r.json").is_file()
-    assert not (folder / "validation_results.json").exists()
-
-
 def test_data_that_cannot_be_written_to_are_validated_all_the_same(folder, capsys, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("danalab.files.write_atomically", refuse)
     assert _run(capsys, "validate", folder)[0] == 0
-    assert _run(capsys, "validate", folder, "--results", folder / "r.json")[0] == 2
 
 
 @pytest.mark.parametrize("what", ["nothing", "empty", "file.txt"])
@@ -337,7 +329,7 @@ def test_shards_are_validated_too(tmp_path):
     for number in range(20):
         (tmp_path / f"{number}.txt").write_text(f"document {number} " * 9)
     inputs = sorted(tmp_path.glob("*.txt"))
-    folder = prepare("text", "bytes", tmp_path / "set", inputs=inputs, workers=1, progress=False)
+    folder = prepare("text", "bytes", tmp_path / "set", inputs=inputs, progress=False)
     result = validate(folder)
     assert result.valid, result.errors
     assert result.layout == "shards"

@@ -16,11 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from danalab.data.dataset import Dataset
 from danalab.data.formats.shards import Encoding, Shard
-from danalab.data.layout import Layout
+from danalab.data.layout import Layout, saved_encoding
 from danalab.data.splits import SPLIT_NAMES, split_name
-from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError, first_line
 from danalab.files import walk_files
 
@@ -39,26 +37,17 @@ class Arrays(Layout):
             self.folder = folder
             self.files, unread = files_by_split(folder)
             self.unread = [path.relative_to(folder).as_posix() for path in unread]
+        self.how_to_split = f"; run danalab data split {self.folder} --output-path {self.folder}-split"
 
     @classmethod
     def matches(cls, folder: Path) -> bool:
         return any(path.suffix in SUFFIXES for path in walk_files(folder))
 
-    def no_split(self, split: str) -> Dataset:
-        folder = self.folder
-        if folder.name == split and has_splits(folder.parent):  # FOLDER/val names the split itself
-            return Arrays(folder.parent).open(split)
-        command = f"danalab data split {folder} --output-path {folder}-split"
-        raise UserError(f"{folder}: no split '{split}'; run {command}")
-
     def open_file(self, path: Path) -> Shard:
         return open_array(path)
 
     def encoding(self, shard: Shard) -> Encoding | None:
-        if not (self.folder / "tokenizer.json").is_file():
-            return None
-        made = load_tokenizer(self.folder)  # ids of the padding are taken, too
-        return Encoding(made.name, made.fingerprint, made.vocab_size, made.vocab_size, made.eos_id)
+        return saved_encoding(self.folder)
 
 
 def find_files(folder: Path) -> list[Path]:

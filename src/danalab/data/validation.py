@@ -6,8 +6,8 @@ Reading streams; it needs a few MiB, and 16 bytes per sequence of an array, of w
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from danalab.data.arrays import SUFFIXES, Arrays
-from danalab.data.formats.shards import MAX_VOCAB, Shard
+from danalab.data.formats.shards import Shard
 from danalab.data.layout import Layout
 from danalab.data.open import NOTHING, layout_of
 from danalab.errors import UserError
@@ -111,7 +111,6 @@ def validate(
     seq_len: int | None = None,
     *,
     allow_duplicates: bool = False,
-    on_file: Callable[[int, int], None] = lambda done, total: None,
 ) -> Validation:
     """Read a whole data set, or a single array file, and list its faults.
 
@@ -119,29 +118,18 @@ def validate(
         vocab_size: upper bound of the ids; by default that of the tokenizer beside the data, else GPT-2's 50,257.
         seq_len: required tokens per sequence of an array; by default the most common length.
         allow_duplicates: report equal sequences as warnings, not as errors.
-        on_file: called with the number of finished files and of all files.
     """
     path = Path(path)
     if not os.path.exists(path):
         raise UserError(f"{path}: no such file or folder")
-    for name, value in (("--vocab-size", vocab_size), ("--seq-len", seq_len)):
-        if value is not None and not 1 <= value <= MAX_VOCAB:
-            raise UserError(f"{name} is {value}; it must be between 1 and {MAX_VOCAB:,}")
     result = Validation(str(path), "none", "", 0, vocab_size or GPT2_VOCAB)
     try:
-        kind = layout_of(path)
-        if path.is_file():
-            kind = Arrays if path.suffix in SUFFIXES else None
+        kind = Arrays if path.suffix in SUFFIXES and path.is_file() else layout_of(path)
         if kind is None:
-            what = (
-                f"not an array file ({', '.join(SUFFIXES)})"
-                if path.is_file()
-                else f"no data set in it: {NOTHING}"
-            )
-            raise UserError(what)
+            raise UserError(f"no data set ({NOTHING})")
         layout, result.layout = kind(path), kind.name
         result.errors += [Finding(name, reason) for name, reason in layout.faults()]
-        hashes, lengths = _read_files(layout, result, vocab_size, on_file)
+        hashes, lengths = _read_files(layout, result, vocab_size)
         if lengths:
             usual = result.sequence_length = seq_len or Counter(lengths.values()).most_common(1)[0][0]
             expected = "expected" if seq_len else "in most files"
@@ -160,9 +148,12 @@ def validate(
 
 
 def _read_files(
-    layout: Layout, result: Validation, vocab_size: int | None, on_file: Callable[[int, int], None]
+    layout: Layout, result: Validation, vocab_size: int | None
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """Read all files into `result`; (hashes of the sequences, their length) of each array by its name."""
+    from rich.console import Console
+    from rich.progress import track
+
     files = [path for paths in layout.files.values() for path in paths]
     result.num_files, result.file_format = len(files), ", ".join(sorted({file.suffix for file in files}))
     result.errors += [
@@ -181,8 +172,8 @@ def _read_files(
         result.vocab_size = encoding.vocab_size
     counts = np.zeros(result.vocab_size, np.int64)
     hashes: dict[str, np.ndarray] = {}
-    for number, (name, shard) in enumerate(shards.items()):
-        on_file(number, len(shards))
+    shown = {"console": Console(stderr=True), "transient": True, "disable": not sys.stderr.isatty()}
+    for name, shard in track(shards.items(), "reading", len(shards), **shown):
         documents, outside, first, digests = 0, 0, None, list[bytes]()
         for start, ids in shard.blocks():
             low, high = int(ids.min()), int(ids.max())
