@@ -154,7 +154,7 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
             ["--expert-dim", "25", "--nproc", "2", "--distributed-backend", "fsdp", "--tp-size", "2"],
             "--tp-size 2 does not divide the model's expert_dim 25",
         ),
-        (["--arch", "enoki", "--top-k", "2"], "enoki has no experts here"),
+        (["--arch", "enoki", "--top-k", "2"], "--top-k: is for models with --n-experts"),
         (["--arch", "enoki", "--router-z-loss", "0.1"], "--router-z-loss: enoki has no experts here"),
         (
             ["--arch", "resonance", "--n-experts", "2"],

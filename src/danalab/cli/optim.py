@@ -26,9 +26,7 @@ def list_optimizers(flags: ListFlags) -> Answer:
     found = [as_dict(name) for name in ([flags.opt] if flags.opt else names())]
     if flags.opt is not None:
         return Answer({"optimizers": found}, about(found[0]))
-    rows = []
-    for one in found:
-        rows.append([one["name"], one["decay"], _rates(one), one["summary"]])
+    rows = [[one["name"], one["decay"], _rates(one), one["summary"]] for one in found]
     headings = ["name", "decay", "rates to try", "summary"]
     lines = [
         as_text(headings, rows, left=4),
@@ -76,7 +74,7 @@ def about(one: dict[str, Any]) -> list[str]:
         ),
         "",
         *(
-            f"  {name:<{width}}  {written(what['default']):<14} {what['help']}".rstrip()
+            f"  {name:<{width}}  {what['default']!s:<14} {what['help']}".rstrip()
             for name, what in one["settings"].items()
         ),
     ]
@@ -84,15 +82,6 @@ def about(one: dict[str, Any]) -> list[str]:
 
 def _rates(one: dict[str, Any]) -> str:
     return ", ".join(f"{rate:.2g}" for rate in one["learning_rates_to_try"])
-
-
-def written(value: Any) -> str:
-    """A value as `--set` takes it."""
-    if isinstance(value, (tuple, list)):
-        return ",".join(map(written, value))
-    if isinstance(value, float):
-        return f"{value:g}"
-    return {None: "none", True: "true", False: "false"}.get(value, str(value))
 
 
 def compare(flags: CompareConfig) -> Answer:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Gt, Le
 
 from danalab.cli.training import resolved_run
-from danalab.models.config import GPT2_VOCAB
+from danalab.models.config import parameter_count
 from danalab.train.config.flags import Answer, setting
 from danalab.train.config.train_config import MOST_EPOCHS, REPEATED, TrainConfig
 
@@ -132,17 +132,18 @@ def _describe(config: TrainConfig) -> list[tuple[str, str]]:
     ]
     if sparse is not None:
         shared = f" and {sparse.shared_dim // sparse.expert_dim} shared" if sparse.shared_dim else ""
-        which = f"{sparse.top_k} of {sparse.n_experts}{shared}, {sparse.expert_dim} wide"
-        where = f"in {len(sparse.layers)} layers; {model.active_params:,} parameters active"
-        rows.append(("experts", f"{which}, {where}"))
+        counts = f"{sparse.top_k} of {sparse.n_experts}{shared}, {sparse.expert_dim} wide"
+        where = f"in {len(sparse.layers)} layers"
+        rows.append(
+            ("experts", f"{counts}, {where}; {parameter_count(model, active=True):,} parameters active")
+        )
     decay = f"{config.weight_decay:.4g}, times the learning rate"
     if config.wd_ts is not None:
         limit = f"; at most {config.decay_bound:g} times the learning rate" if config.decay_bound else ""
         decay = f"{config.weight_decay:.4g} / (1 + t / {config.wd_ts:.4g}), times the schedule{limit}"
-    shape = "" if model.vocab_size == GPT2_VOCAB else f", vocabulary {model.vocab_size:,}"
     return [
         *rows,
-        ("parameters", f"{model.exact_params:,}{shape} ({model.non_emb_params:,} without embeddings)"),
+        ("parameters", f"{model.exact_params:,} ({model.non_emb_params:,} without embeddings)"),
         ("step", f"{config.global_batch} sequences x {config.seq_len} = {config.tokens_per_step:,} tokens"),
         (
             "length",

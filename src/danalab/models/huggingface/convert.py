@@ -118,18 +118,12 @@ def from_huggingface(
         config = _LAYOUTS[_MODEL_TYPES[kind]].from_settings(described)
     except KeyError as error:
         raise UserError(f"config.json of a {kind} model has no '{error.args[0]}'") from None
-    except UserError:
-        raise
     except (TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise UserError(f"config.json of a {kind} model cannot be used: {error}") from None
     named = published_names(weights, "transformer." if kind == "gpt2" else "model.")
     if config.choice("tied_head"):
         named.pop("lm_head.weight", None)
     return config, from_weights(_LAYOUTS[config.arch].entries(config), named)
-
-
-_SAME = ("d_model", "n_layers", "mlp_dim", "vocab_size", "seq_len", "norm_eps", "residual_scale")
-"""Settings of our classes that are fields of `ModelConfig`."""
 
 
 def module_settings(config: ModelConfig) -> dict[str, Any]:
@@ -141,7 +135,13 @@ def module_settings(config: ModelConfig) -> dict[str, Any]:
             "AutoConfig": f"{MODULE.stem}.DanalabConfig",
             "AutoModelForCausalLM": f"{MODULE.stem}.DanalabForCausalLM",
         },
-        **{name: getattr(config, name) for name in _SAME},
+        "d_model": config.d_model,
+        "n_layers": config.n_layers,
+        "mlp_dim": config.mlp_dim,
+        "vocab_size": config.vocab_size,
+        "seq_len": config.seq_len,
+        "norm_eps": config.norm_eps,
+        "residual_scale": config.residual_scale,
         "norm": config.choice("norm"),
         "tie_word_embeddings": config.choice("tied_head"),
         "use_cache": True,
@@ -151,6 +151,6 @@ def module_settings(config: ModelConfig) -> dict[str, Any]:
         "head_dim": config.head_dim,
         "attention_gate": config.choice("attention_gate"),
         "qk_norm": config.choice("qk_norm"),
-        "swiglu": config.architecture.mlp_matrices == 3,
+        "swiglu": config.architecture.activation == "swiglu",
         "rope_base": config.rope_theta,
     }
