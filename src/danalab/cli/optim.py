@@ -95,7 +95,7 @@ def about(one: dict[str, Any]) -> list[str]:
 
 
 def _rates(one: dict[str, Any]) -> str:
-    return ", ".join(f"{rate:.2g}" for rate in one["learning_rates_to_try"])
+    return ", ".join(f"{rate:.3g}" for rate in one["learning_rates_to_try"])
 
 
 def written(value: Any) -> str:

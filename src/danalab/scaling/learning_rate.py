@@ -240,18 +240,18 @@ def batch_factor(arch: str, opt: str, tokens_per_step: int) -> float:
     return min(1.0, (tokens_per_step / FITTED_TOKENS) ** (1 / 3))
 
 
-def advice(opt: str, horizon: float) -> list[str]:
-    """What was measured of the best rate beyond 20 tokens a parameter (`horizon` f > 1): f^h of the law's, at omega
+def advice(opt: str, horizon: float, lr: float) -> list[str]:
+    """What was measured of the best rate beyond 20 tokens a parameter (`horizon` f > 1.5): f^h of `lr`, at omega
     sqrt(f) for weight decay; h by bench/horizon_cpu.yaml and horizon_rates.yaml (docs/horizon.md).
     """
     exponent = facts_of(opt).horizon
-    if horizon <= 1.01 or exponent is None:
+    if horizon <= 1.5 or exponent is None:
         return []
     value, low, high = exponent
     return [
         f"{horizon:.3g} times the length of the laws' runs: the best rate was {horizon**value:.2g} of the law's "
         f"(exponent {value:g}, {low:g} to {high:g}, 3k to 10k parameters) at omega {math.sqrt(horizon):.2g} times "
-        f"as large; try --lr-multiplier {horizon**value:.2g}"
+        f"as large; try --lr {lr * horizon**value:.2g}, too"
     ]
 
 

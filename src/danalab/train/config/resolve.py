@@ -273,7 +273,7 @@ def remarks(config: TrainConfig) -> list[str]:
     if given.lr is None:
         params = config.model.total_params if config.horizon_basis == "total" else config.model.non_emb_params
         horizon = config.tokens(config.iterations) / (CHINCHILLA * params)
-        notes += advice(config.opt, horizon)
+        notes += advice(config.opt, horizon, config.lr)
     decay = given.weight_decay or 0
     if (
         decay > 0.01
