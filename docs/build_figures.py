@@ -125,7 +125,7 @@ def headline() -> None:
         right.plot(list(tokens), list(tokens.values()), "o--", color=COLORS[theme]["dana-muon"], markersize=4)
         named(
             right,
-            f"same, in tokens {tokens[params]:+.0f}%",
+            f"DanaMuon, tokens {tokens[params]:+.0f}%",
             params,
             tokens[params],
             COLORS[theme]["dana-muon"],
