@@ -19,7 +19,7 @@ _EXTRAS = {
     "lab": "annotated_types cachetools jinja2 markupsafe matplotlib numpy pydantic pydantic_core rich safetensors"
     " tiktoken tokenizers typing_extensions yaml",
     "baselines": "pytorch_optimizer",
-    "data": "datasets fsspec huggingface_hub pyarrow zstandard",
+    "data": "datasets fsspec huggingface_hub pyarrow",
     "hf": "lm_eval transformers",
     "ladder": "scipy",
     "serve": "llguidance starlette uvicorn",

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from danalab.cli._shared.run_flags import SweepFlags
-from danalab.errors import UserError, nearest
-from danalab.train.config.flags import Answer, JsonFlags, Natural, PathText, Positional, setting
+from danalab.tables import key_of
+from danalab.train.config.flags import Answer, Count, JsonFlags, Natural, PathText, Positional, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Flags(SweepFlags):
     horizons: tuple[float, ...] = setting(
         (), "Horizons f = tokens / (20 parameters) of all sizes, instead of the file's."
     )
-    sizes: int | None = setting(None, "Only this number of sizes, from the first.")
+    sizes: Count | None = setting(None, "Only this number of sizes, from the first.")
 
 
 def run(flags: Flags) -> Answer:
@@ -84,14 +84,10 @@ def run(flags: Flags) -> Answer:
 def _chosen(flags: Flags, plan: Any) -> dict[str, Any]:
     """The part of a plan that the flags ask for, as changed fields of it."""
     changed: dict[str, Any] = {}
-    for opt in flags.opts:
-        if opt not in plan.opts:
-            raise UserError(f"--opts {opt}{nearest(opt, plan.opts)}: the file has {', '.join(plan.opts)}")
     if flags.opts:
-        changed["opts"] = tuple(opt for opt in plan.opts if opt in flags.opts)
+        known = dict.fromkeys(plan.opts)
+        changed["opts"] = tuple(key_of(known, opt, "optimizer of the file") for opt in flags.opts)
     if flags.sizes is not None:
-        if not 1 <= flags.sizes <= len(plan.heads) + len(plan.sizes):
-            raise UserError(f"--sizes {flags.sizes}: the file has {len(plan.heads) + len(plan.sizes)}")
         changed["heads"] = plan.heads[: flags.sizes]
         changed["sizes"] = plan.sizes[: flags.sizes - len(changed["heads"])]
     if flags.horizons:
@@ -146,10 +142,6 @@ class ReportFlags(JsonFlags):
         None,
         "File to write with the fitted learning-rate laws, which danalab plan and train read with --rules.",
     )
-
-    def __post_init__(self) -> None:
-        if self.tables_only and self.out:
-            raise UserError("--out is for the report; --tables-only writes none")
 
 
 def report(flags: ReportFlags) -> Answer:

@@ -26,16 +26,12 @@ def list_optimizers(flags: ListFlags) -> Answer:
     found = [as_dict(name) for name in ([flags.opt] if flags.opt else names())]
     if flags.opt is not None:
         return Answer({"optimizers": found}, about(found[0]))
-    rows = []
-    for one in found:
-        able = ["yes" if mode in one["modes"] else "-" for mode in ("zero", "fsdp")]
-        rates = _rates(one)
-        rows.append([one["name"], one["decay"], *able, rates, one["summary"]])
-    headings = ["name", "decay", "zero", "fsdp", "rates to try", "summary"]
+    rows = [[one["name"], one["decay"], _rates(one), one["summary"]] for one in found]
+    headings = ["name", "decay", "rates to try", "summary"]
     lines = [
-        as_text(headings, rows, left=6),
+        as_text(headings, rows, left=4),
         "\ndecay: weight decay is multiplied by the learning rate (coupled), or only by the schedule (independent)."
-        "\nrates to try: for models with 0.05 to 1 M parameters; danalab sweep --find-lr searches from them"
+        "\nrates to try: for models with 0.05 to 1 M parameters; danalab ladder searches from them"
         "\n\ndanalab optim list --opt NAME shows the settings of one.",
     ]
     return Answer({"optimizers": found}, lines)
@@ -43,20 +39,11 @@ def list_optimizers(flags: ListFlags) -> Answer:
 
 def as_dict(name: str) -> dict[str, Any]:
     """What is known of an optimizer."""
-    from danalab.errors import UserError
     from danalab.optim import settings_of
     from danalab.optim.build import find_optimizer
-    from danalab.optim.sharded import require_supported
     from danalab.optimizer_facts import canonical_name, facts_of, rates_to_try
     from danalab.scaling.learning_rate import lr_law
 
-    modes = []
-    for mode in ("single", "ddp", "zero", "fsdp", "fsdp+tp"):
-        try:
-            require_supported(name, mode)
-            modes.append(mode)
-        except UserError:
-            continue
     laws = {}
     for arch in ARCHITECTURES:
         law, source = lr_law(arch, name)
@@ -68,7 +55,6 @@ def as_dict(name: str) -> dict[str, Any]:
         "summary": (inspect.getdoc(find_optimizer(name)) or "").partition("\n")[0],
         "decay": facts_of(name).decay,
         "log_time": facts_of(name).log_time,
-        "modes": modes,
         "learning_rates_to_try": rates_to_try(name),
         "learning_rate": laws,
         "settings": settings,
@@ -86,9 +72,9 @@ def about(one: dict[str, Any]) -> list[str]:
             f"learning rate on {a}: {rule['formula']}: {rule['source']}"
             for a, rule in one["learning_rate"].items()
         ),
-        f"parallel modes: {', '.join(one['modes'])}\n",
+        "",
         *(
-            f"  {name:<{width}}  {written(what['default']):<14} {what['help']}".rstrip()
+            f"  {name:<{width}}  {what['default']!s:<14} {what['help']}".rstrip()
             for name, what in one["settings"].items()
         ),
     ]
@@ -96,15 +82,6 @@ def about(one: dict[str, Any]) -> list[str]:
 
 def _rates(one: dict[str, Any]) -> str:
     return ", ".join(f"{rate:.3g}" for rate in one["learning_rates_to_try"])
-
-
-def written(value: Any) -> str:
-    """A value as `--set` takes it."""
-    if isinstance(value, (tuple, list)):
-        return ",".join(map(written, value))
-    if isinstance(value, float):
-        return f"{value:g}"
-    return {None: "none", True: "true", False: "false"}.get(value, str(value))
 
 
 def compare(flags: CompareConfig) -> Answer:

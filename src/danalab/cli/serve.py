@@ -42,9 +42,9 @@ def run(flags: Flags) -> None:
     def ready() -> None:
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        steps = ("" if model.step is None else f" at step {model.step}" for model in models)
         names = "; ".join(
-            f"{m.name}{step}, context {m.context} tokens" for m, step in zip(models, steps, strict=True)
+            f"{m.name}{'' if m.step is None else f' at step {m.step}'}, context {m.context} tokens"
+            for m in models
         )
         print(f"{names}: page {address}, API {address}/v1", flush=True)
         if not any(model.is_chat for model in models):

@@ -17,9 +17,6 @@ class Linear(nn.Linear):
         super().__init__(in_features, out_features, bias=bias)
         self.role = role
 
-    def reset_parameters(self) -> None:
-        """Does nothing: `danalab.models.init` draws all weights."""
-
 
 class Embedding(nn.Embedding):
     """One vector for each token id, or each position."""
@@ -27,9 +24,6 @@ class Embedding(nn.Embedding):
     def __init__(self, rows: int, dim: int, role: str = "embedding"):
         super().__init__(rows, dim)
         self.role = role
-
-    def reset_parameters(self) -> None:
-        """Does nothing: `danalab.models.init` draws all weights."""
 
 
 class MLP(nn.Module):
@@ -39,8 +33,8 @@ class MLP(nn.Module):
         super().__init__()
         activation = config.architecture.activation
         self.gate = Linear(config.d_model, width) if activation == "swiglu" else None
-        self.up = Linear(config.d_model, width, bias=config.biased)
-        self.down = Linear(width, config.d_model, role="residual", bias=config.biased)
+        self.up = Linear(config.d_model, width, bias=config.architecture.biases)
+        self.down = Linear(width, config.d_model, role="residual", bias=config.architecture.biases)
         self.approximate = "tanh" if activation == "gelu-tanh" else "none"
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,4 +80,4 @@ class Norm(nn.Module):
 
 def make_norm(config: ModelConfig, dim: int) -> Norm:
     """The norm that `config` asks for, over `dim` features."""
-    return Norm(dim, config.norm_eps, config.norm_kind, config.biased)
+    return Norm(dim, config.norm_eps, config.choice("norm"), config.architecture.biases)

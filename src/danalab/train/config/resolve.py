@@ -21,8 +21,6 @@ from danalab.models.config import GPT2_VOCAB, ModelConfig
 from danalab.optimizer_facts import OMEGA, canonical_name, facts_of
 from danalab.optimizer_facts import warmup_steps as usual_warmup
 from danalab.scaling.learning_rate import (
-    CHINCHILLA,
-    advice,
     batch_factor,
     decay_factor,
     largest_decay,
@@ -270,10 +268,6 @@ def remarks(config: TrainConfig) -> list[str]:
     ]
     if idle and not given.wandb:
         notes.append(f"{', '.join(idle)} without --wandb: nothing goes to Weights & Biases")
-    if given.lr is None:
-        params = config.model.total_params if config.horizon_basis == "total" else config.model.non_emb_params
-        horizon = config.tokens(config.iterations) / (CHINCHILLA * params)
-        notes += advice(config.opt, horizon, config.lr)
     decay = given.weight_decay or 0
     if (
         decay > 0.01
