@@ -1,7 +1,6 @@
 """Prepare corpora as token shards; describe, validate and split data sets; train and evaluate tokenizers."""
 
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -118,9 +117,6 @@ class TrainTokenizerFlags(JsonFlags):
     )
     text_column: str = setting("text", "Field of the lines, or column of the tables, that holds the text.")
     out: Path = setting(help="Folder for tokenizer.json.")
-    max_mb: Annotated[float, Gt(0)] = setting(
-        100.0, "Maximum text to learn from [MB]; later documents are not read."
-    )
 
 
 def train_tokenizer(flags: TrainTokenizerFlags) -> Answer:
@@ -131,7 +127,7 @@ def train_tokenizer(flags: TrainTokenizerFlags) -> Answer:
     if (flags.out / "tokenizer.json").exists():
         raise UserError(f"{flags.out}: holds a tokenizer.json already; choose another --out")
     source = TextSource(flags.input, text_column=flags.text_column)
-    tokenizer = train_bpe(_up_to(source.iter_documents(), flags.max_mb * 1e6), flags.vocab_size)
+    tokenizer = train_bpe(source.iter_documents(), flags.vocab_size)
     file = tokenizer.save(flags.out)
     print(source.reading_report(), file=sys.stderr)
     place = (
@@ -140,15 +136,6 @@ def train_tokenizer(flags: TrainTokenizerFlags) -> Answer:
     line = f"{file}: {tokenizer.name}, {tokenizer.n_tokens:,} ids; use it with --tokenizer {place}"
     facts = {"path": str(file), "name": tokenizer.name, "fingerprint": tokenizer.fingerprint}
     return Answer(facts, [line])
-
-
-def _up_to(documents: Iterable[str], limit: float) -> Iterator[str]:
-    """Documents up to the one that reaches `limit` bytes."""
-    for text in documents:
-        if limit <= 0:
-            return
-        limit -= len(text.encode())
-        yield text
 
 
 @dataclass(frozen=True, kw_only=True)

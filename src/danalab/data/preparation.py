@@ -45,13 +45,11 @@ from danalab.data.formats.shards import (
 )
 from danalab.data.sources import TRAIN, VAL, Place, Source, make_source, walk
 from danalab.data.tokenizers import (
-    BpeTokenizer,
     Tokenizer,
     load_tokenizer,
     requested_size,
     train_bpe,
 )
-from danalab.data.tokenizers.bpe import DECOMPOSED
 from danalab.errors import UserError
 from danalab.files import fsync_path, naming, read_state, sha256, write_json
 from danalab.hardware import available_cores
@@ -104,8 +102,6 @@ def prepare(
         raise UserError(f"--max-tokens is {max_tokens}; it must be at least 1")
     tokenizer = tokenizer or source.default_tokenizer
     chosen = source.make_tokenizer(tokenizer)
-    if isinstance(chosen, BpeTokenizer):
-        chosen.require_lossless(DECOMPOSED)
     folder = Path(out) if out else source.dataset_folder(tokenizer)
     removed = [None, None]  # settings of earlier versions, whose data sets are taken as they are
     limits = [fraction, *removed, max_tokens, shard_tokens, _CHUNK_CHARACTERS, _CHUNK_DOCUMENTS]
@@ -166,8 +162,6 @@ def prepare(
             f"prepared {source.name} with {chosen.name}: {counts} tokens in {seconds:.1f} s: {folder}",
             file=sys.stderr,
         )
-        if isinstance(chosen, BpeTokenizer) and chosen.decode(chosen.encode(DECOMPOSED)) != DECOMPOSED:
-            print("the tokenizer normalizes text: e and an accent are the same as é", file=sys.stderr)
         if report := source.reading_report():
             print(report, file=sys.stderr)
     return folder
