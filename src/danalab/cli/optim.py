@@ -8,10 +8,6 @@ from typing import Any
 from danalab.experiments.settings import CompareConfig
 from danalab.train.config.flags import Answer, JsonFlags, PathText, setting
 
-ARCHITECTURES = ("enoki", "qwen3")
-"""Architectures with fitted learning-rate laws."""
-DECAYS = {"independent": "times the schedule factor only", "coupled": "times the learning rate"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class ListFlags(JsonFlags):
@@ -45,7 +41,7 @@ def as_dict(name: str) -> dict[str, Any]:
     from danalab.scaling.learning_rate import lr_law
 
     laws = {}
-    for arch in ARCHITECTURES:
+    for arch in ("enoki", "qwen3"):  # the architectures with fitted laws
         law, source = lr_law(arch, name)
         formula = f"{law.a:.4g}" if law.d == 0 else f"{law.a:.4g} ({law.b:.3g} + P)^{law.d:.3g}"
         laws[arch] = {"formula": formula, "source": source}
@@ -66,7 +62,7 @@ def about(one: dict[str, Any]) -> list[str]:
     width = max(map(len, one["settings"]))
     return [
         f"{one['name']}: {one['summary']}",
-        f"weight decay: {DECAYS[one['decay']]}",
+        f"weight decay: {one['decay']}",
         f"learning rates to try on a small model: {_rates(one)}",
         *(
             f"learning rate on {a}: {rule['formula']}: {rule['source']}"
@@ -81,7 +77,7 @@ def about(one: dict[str, Any]) -> list[str]:
 
 
 def _rates(one: dict[str, Any]) -> str:
-    return ", ".join(f"{rate:.2g}" for rate in one["learning_rates_to_try"])
+    return ", ".join(f"{rate:.3g}" for rate in one["learning_rates_to_try"])
 
 
 def compare(flags: CompareConfig) -> Answer:

@@ -13,8 +13,6 @@ from danalab.train.config.flags import Positional, flag, setting
 if TYPE_CHECKING:
     from danalab.serve.chat_model import ChatModel
 
-KEY_VARIABLE = "DANALAB_API_KEY"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(ServerSettings, ModelFlags):
@@ -71,7 +69,7 @@ def open_models(flags: Flags) -> "list[ChatModel]":
 
 
 def _keys(flags: Flags) -> tuple[str, ...]:
-    keys = [*flags.api_key, *filter(None, [os.environ.get(KEY_VARIABLE)])]
+    keys = [*flags.api_key, *filter(None, [os.environ.get("DANALAB_API_KEY")])]
     if flags.api_key_file is not None:
         lines = flags.api_key_file.read_text(encoding="utf-8", errors="replace").splitlines()
         in_file = [line.strip() for line in lines if line.strip()]

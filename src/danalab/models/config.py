@@ -108,16 +108,6 @@ class LinearAttention:
     layers: tuple[int, ...]
     """Indices of the layers that have it, ascending."""
 
-    @property
-    def key_width(self) -> int:
-        """Features of all queries, and of all keys."""
-        return self.key_heads * self.key_dim
-
-    @property
-    def value_width(self) -> int:
-        """Features of all values."""
-        return self.value_heads * self.value_dim
-
     def flops_per_token(self) -> int:
         """FLOPs of one layer's rule to train on one token, its maps apart: the products of forward and backward.
 

@@ -77,7 +77,8 @@ class GatedDeltaNet(nn.Module):
         super().__init__()
         shape = config.linear_attention
         assert shape is not None
-        d, keys, values = config.d_model, shape.key_width, shape.value_width
+        d = config.d_model
+        keys, values = shape.key_heads * shape.key_dim, shape.value_heads * shape.value_dim
         self.key_dim, self.value_dim = shape.key_dim, shape.value_dim
         self.query = Linear(d, keys)
         self.key = Linear(d, keys)

@@ -142,7 +142,7 @@ def test_training_is_deterministic(bpe):
     assert again.to_json() == bpe.to_json()
 
 
-@pytest.mark.parametrize(("size", "reason"), [(100, "at least 265"), (50_000, "more text")])
+@pytest.mark.parametrize(("size", "reason"), [(100, "at least 265"), (50_000, "too short for 50,000 tokens")])
 def test_impossible_vocabularies_are_refused(size, reason):
     with pytest.raises(UserError, match=reason):
         train_bpe(TEXTS, size)

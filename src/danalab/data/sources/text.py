@@ -112,6 +112,12 @@ class TextSource(Source):
         compressed = any(file.suffix in PACKED | {".parquet"} for file in [*self.files, *self.val_files])
         return None if compressed else sum(self._sizes)
 
+    def fitting_tokenizer(self) -> str:
+        """The default tokenizer, or a smaller one for little text."""
+        size = sum(self._sizes)
+        smaller = ((10_000, "bytes"), (100_000, "bpe-512"), (1_000_000, "bpe-1024"))
+        return next((name for below, name in smaller if size < below), self.default_tokenizer)
+
     def identity(self) -> str:
         lines = [f"documents of at most {self._longest}"]
         lines += [f"field {self._field}"] if self._field != TEXT_COLUMN else []

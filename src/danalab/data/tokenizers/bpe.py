@@ -196,8 +196,8 @@ def train_bpe(texts: Iterable[str], vocab_size: int, name: str | None = None) ->
     learned = engine.get_vocab_size()
     if learned + len(SPECIALS) != vocab_size:
         raise UserError(
-            f"--vocab-size {vocab_size}: the text makes only {learned + len(SPECIALS)} ids; "
-            f"give more text, or take --tokenizer bytes"
+            f"the text is too short for {vocab_size:,} tokens, it makes {learned + len(SPECIALS):,}; "
+            "take fewer (--tokenizer bpe-512, --vocab-size 512), or --tokenizer bytes"
         )
     engine.add_special_tokens(list(SPECIALS))
     return BpeTokenizer(engine, name)

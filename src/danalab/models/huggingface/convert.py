@@ -16,10 +16,10 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models import build_model
-from danalab.models.canonical import Weights
+from danalab.models.canonical import Weights, require_shapes
 from danalab.models.config import ModelConfig
 from danalab.models.huggingface import gpt2, llama_qwen, qwen3_next
-from danalab.models.huggingface.common import Entry, from_weights, published_names, to_weights
+from danalab.models.huggingface.common import from_weights, published_names, to_weights
 
 MODEL_TYPE = "danalab"
 ARCHITECTURES = ("enoki", "qwen3", "llama")
@@ -52,24 +52,20 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
 
 def require_class(config: ModelConfig) -> bool:
     """Whether the class that computes this model's function is ours, not one of `transformers`; a UserError: none."""
-    plain = (
-        config.sparsity is None
-        and config.rotated == config.head_dim
-        and config.choice("norm") != "rmsnorm-1p"
-    )
-    if config.arch not in _CLASSES and not (config.arch in ARCHITECTURES and plain):
-        known = ", ".join(sorted({*_CLASSES, *ARCHITECTURES}))
-        raise UserError(
-            f"transformers has no class for {config.arch} like this; what can be exported: {known}"
-        )
-    reason = _obstacle(config) if config.arch in _CLASSES else ""
-    if reason and not (config.arch in ARCHITECTURES and plain):
+    reason = _obstacle(config)
+    if reason is None:
+        return False
+    plain = config.sparsity is None and config.rotated == config.head_dim
+    if config.arch not in ARCHITECTURES or not plain or config.choice("norm") == "rmsnorm-1p":
         raise UserError(reason)
-    return reason is not None
+    return True
 
 
 def _obstacle(config: ModelConfig) -> str | None:
     """What the class of `transformers` lacks for this model; None where it has all."""
+    if config.arch not in _CLASSES:
+        known = ", ".join(sorted({*_CLASSES, *ARCHITECTURES}))
+        return f"transformers has no class for {config.arch} like this; what can be exported: {known}"
     wanted: dict[str, tuple[object, object]] = {
         "attention_gate": (config.choice("attention_gate"), config.arch == "qwen3next"),
         "qk_norm": (config.choice("qk_norm"), config.architecture.qk_norm),
@@ -108,8 +104,8 @@ def from_huggingface(
             raise UserError("config.json of a danalab model has no 'danalab_model'")
         config = ModelConfig.from_dict(model)
         expected = build_model(config, device="meta").state_dict()
-        entries = [Entry(name, tuple(tensor.shape), (name,)) for name, tensor in expected.items()]
-        return config, from_weights(entries, weights)
+        require_shapes(weights, {name: tensor.shape for name, tensor in expected.items()})
+        return config, dict(weights)
     if not isinstance(kind, str) or kind not in _MODEL_TYPES:
         raise UserError(
             f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}, danalab"

@@ -85,7 +85,8 @@ class Attention(nn.Module):
             y_BNLH = attend_within_documents(q, k, v, starts_BL, grouped=self.grouped)
         else:
             k, v, mask = (k, v, None) if state is None else state.append(k, v)
-            y_BNLH = attend(q, k, v, mask, grouped=self.grouped)
+            causal = state is None or k.shape[2] == q.shape[2]
+            y_BNLH = attend(q, k, v, mask, grouped=self.grouped, causal=causal)
         y = y_BNLH.transpose(1, 2).flatten(-2)
         if self.gate is not None:
             y = y * torch.sigmoid(self.gate(x_BLD))
@@ -97,18 +98,24 @@ class Attention(nn.Module):
 
 
 def attend(
-    q_BNLH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, mask: Tensor | None = None, *, grouped: bool
+    q_BNLH: Tensor,
+    k_BKSH: Tensor,
+    v_BKSH: Tensor,
+    mask: Tensor | None = None,
+    *,
+    grouped: bool,
+    causal: bool = True,
 ) -> Tensor:
     """softmax(q k^T / sqrt(H)) v, [B, N, L, H]; with `grouped`, k and v may have fewer heads.
 
-    `mask` [.., L, S] says which keys a query sees; None: causal attention if S = L, all keys otherwise.
+    `mask` [.., L, S] says which keys a query sees; None: the earlier ones and its own (`causal`, S = L), or all.
     """
     q_BNLH, k_BKSH = q_BNLH.to(v_BKSH.dtype), k_BKSH.to(v_BKSH.dtype)  # within vmap, autocast does not
     if mask is not None and grouped and q_BNLH.device.type == "cuda":
         # The kernels that take a mask want a key for each query head; torch would compute all scores in memory instead.
         k_BKSH, v_BKSH = (x.repeat_interleave(q_BNLH.shape[1] // x.shape[1], 1) for x in (k_BKSH, v_BKSH))
         grouped = False
-    is_causal = mask is None and k_BKSH.shape[2] == q_BNLH.shape[2]
+    is_causal = causal and mask is None
     return F.scaled_dot_product_attention(
         q_BNLH, k_BKSH, v_BKSH, mask, is_causal=is_causal, enable_gqa=grouped
     )
