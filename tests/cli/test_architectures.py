@@ -75,6 +75,10 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, data, capsys):
         assert main([*folder, *other]) == 2
         assert re.search(said, capsys.readouterr().err)
     assert main([*folder, "--extend-to", "6"]) == 0
+    record = tmp_path / "run" / "config.json"
+    record.write_text(re.sub(r'"fingerprint": "\w+', '"fingerprint": "ab', record.read_text()))
+    assert main(folder) == 2
+    assert re.search(r"\(data: \S+ changed since\); restore its data to continue", capsys.readouterr().err)
 
 
 @pytest.mark.slow
