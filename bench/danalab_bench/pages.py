@@ -17,7 +17,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from danalab.experiments.drawing import save_figure
+from danalab.experiments.drawing import THEMES, save_figure
 from danalab.experiments.paired import PairedTest
 from danalab.experiments.rows import hours_of, pack, read_ladder, validation_points
 from danalab.files import parse_json, read_json, read_text, write_atomically
@@ -85,10 +85,11 @@ def joined(ladders: Iterable[Iterable[Mapping[str, Any]]]) -> list[Mapping[str, 
 
 
 def store_figure(draw: Callable[[], Figure], name: str) -> None:
-    """Draw NAME.png, in the light theme, among the figures of the docs."""
+    """Draw NAME.png and NAME-dark.png among the figures of the docs."""
     with tempfile.TemporaryDirectory() as folder:
         save_figure(draw, Path(folder) / name)
-        shutil.copy(Path(folder) / f"{name}.png", RESULTS.parents[1] / "docs" / "figures")
+        for ending in THEMES:
+            shutil.copy(Path(folder) / f"{name}{ending}.png", RESULTS.parents[1] / "docs" / "figures")
 
 
 def cost(rows: Sequence[Mapping[str, Any]]) -> str:

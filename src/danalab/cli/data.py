@@ -1,7 +1,6 @@
 """Prepare corpora as token shards; describe, validate and split data sets; train and evaluate tokenizers."""
 
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -46,11 +45,11 @@ class PrepareFlags(JsonFlags):
     val_input: tuple[PathText, ...] = setting(
         (), "Validation files of your own; without them a share of the documents is taken."
     )
-    val_fraction: float | None = setting(
+    val_fraction: Annotated[float, Gt(0), Lt(1)] | None = setting(
         None,
         "Share of the documents that validate, chosen by a hash; default the source's, see docs/data.md.",
     )
-    max_tokens: int | None = setting(
+    max_tokens: Annotated[int, Ge(1)] | None = setting(
         None, "Training tokens, up to the end of the document that reaches this number."
     )
 
@@ -68,7 +67,6 @@ def prepare(flags: PrepareFlags) -> Answer:
         # Into the folder that train --data NAME takes, too.
         out = flags.out or plan_texts(Path(flags.name), flags.tokenizer, datasets_folder()).folder
         flags = replace(flags, name=TextSource.name, input=(flags.name, *flags.input), out=out)
-    settings = {"val_fraction": flags.val_fraction, "max_tokens": flags.max_tokens}
     source = flags.name
     if flags.language:
         if flags.name != SyntheticSource.name or flags.input or flags.val_input:
@@ -79,7 +77,13 @@ def prepare(flags: PrepareFlags) -> Answer:
             raise UserError("--text-column: only for danalab data prepare text --input PATH...")
         source = TextSource(flags.input, flags.val_input, flags.text_column)
     folder = prepare_dataset(
-        source, flags.tokenizer, flags.out, inputs=flags.input, val_inputs=flags.val_input, **settings
+        source,
+        flags.tokenizer,
+        flags.out,
+        inputs=flags.input,
+        val_inputs=flags.val_input,
+        val_fraction=flags.val_fraction,
+        max_tokens=flags.max_tokens,
     )
     return Answer(describe(folder) if flags.json else None, [str(folder)])
 
@@ -118,9 +122,6 @@ class TrainTokenizerFlags(JsonFlags):
     )
     text_column: str = setting("text", "Field of the lines, or column of the tables, that holds the text.")
     out: Path = setting(help="Folder for tokenizer.json.")
-    max_mb: Annotated[float, Gt(0)] = setting(
-        100.0, "Maximum text to learn from [MB]; later documents are not read."
-    )
 
 
 def train_tokenizer(flags: TrainTokenizerFlags) -> Answer:
@@ -131,24 +132,15 @@ def train_tokenizer(flags: TrainTokenizerFlags) -> Answer:
     if (flags.out / "tokenizer.json").exists():
         raise UserError(f"{flags.out}: holds a tokenizer.json already; choose another --out")
     source = TextSource(flags.input, text_column=flags.text_column)
-    tokenizer = train_bpe(_up_to(source.iter_documents(), flags.max_mb * 1e6), flags.vocab_size)
+    tokenizer = train_bpe(source.iter_documents(), flags.vocab_size)
     file = tokenizer.save(flags.out)
-    print(source.reading_report(), file=sys.stderr)
+    print(source.report, file=sys.stderr)
     place = (
         flags.out if flags.out.name != str(flags.out) else f"./{flags.out}"
     )  # a path, and no tokenizer's name
     line = f"{file}: {tokenizer.name}, {tokenizer.n_tokens:,} ids; use it with --tokenizer {place}"
     facts = {"path": str(file), "name": tokenizer.name, "fingerprint": tokenizer.fingerprint}
     return Answer(facts, [line])
-
-
-def _up_to(documents: Iterable[str], limit: float) -> Iterator[str]:
-    """Documents up to the one that reaches `limit` bytes."""
-    for text in documents:
-        if limit <= 0:
-            return
-        limit -= len(text.encode())
-        yield text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,8 +83,7 @@ class Layout(ABC):
             if each.min_id < 0:
                 raise UserError(f"{shard.path}: token id {each.min_id} is negative")
             if each.max_id >= encoding.n_tokens:
-                first = shard.first_at_least(encoding.n_tokens)
-                what = f"{first} >= vocab_size {encoding.n_tokens} of {encoding.name}"
+                what = f"token id {each.max_id} >= vocab_size {encoding.n_tokens} of {encoding.name}"
                 raise UserError(f"{shard.path}: {what}{self.if_larger}")
         hashes = "\n".join([encoding.fingerprint, *(each.sha256 for each in facts)])
         return Dataset(

@@ -45,13 +45,11 @@ from danalab.data.formats.shards import (
 )
 from danalab.data.sources import TRAIN, VAL, Place, Source, make_source, walk
 from danalab.data.tokenizers import (
-    BpeTokenizer,
     Tokenizer,
     load_tokenizer,
     requested_size,
     train_bpe,
 )
-from danalab.data.tokenizers.bpe import DECOMPOSED
 from danalab.errors import UserError
 from danalab.files import fsync_path, naming, read_state, sha256, write_json
 from danalab.hardware import available_cores
@@ -97,15 +95,9 @@ def prepare(
     if isinstance(source, str):
         source = make_source(source, inputs, val_inputs)
     fraction = source.val_fraction if val_fraction is None else val_fraction
-    if not 0 < fraction < 1:
-        raise UserError(f"--val-fraction is {fraction}; it must be a share between 0 and 1")
     max_tokens = source.default_max_tokens if max_tokens is None else max_tokens
-    if max_tokens is not None and max_tokens < 1:
-        raise UserError(f"--max-tokens is {max_tokens}; it must be at least 1")
     tokenizer = tokenizer or source.default_tokenizer
     chosen = source.make_tokenizer(tokenizer)
-    if isinstance(chosen, BpeTokenizer):
-        chosen.require_lossless(DECOMPOSED)
     folder = Path(out) if out else source.dataset_folder(tokenizer)
     removed = [None, None]  # settings of earlier versions, whose data sets are taken as they are
     limits = [fraction, *removed, max_tokens, shard_tokens, _CHUNK_CHARACTERS, _CHUNK_DOCUMENTS]
@@ -166,10 +158,8 @@ def prepare(
             f"prepared {source.name} with {chosen.name}: {counts} tokens in {seconds:.1f} s: {folder}",
             file=sys.stderr,
         )
-        if isinstance(chosen, BpeTokenizer) and chosen.decode(chosen.encode(DECOMPOSED)) != DECOMPOSED:
-            print("the tokenizer normalizes text: e and an accent are the same as é", file=sys.stderr)
-        if report := source.reading_report():
-            print(report, file=sys.stderr)
+        if source.report:
+            print(source.report, file=sys.stderr)
     return folder
 
 

@@ -109,16 +109,6 @@ class Shard:
         for start in range(0, self.n_tokens, size):
             yield start, self.read([start], min(size, self.n_tokens - start))[0]
 
-    def first_at_least(self, limit: int) -> str:
-        """The first id of at least `limit`, for messages; "" if there is none."""
-        for start, tokens in self.blocks():
-            larger = np.flatnonzero(tokens >= limit)
-            if len(larger):
-                at = start + int(larger[0])
-                place = f"offset {at}" if self.length is None else str(list(divmod(at, self.length)))
-                return f"token id {tokens[larger[0]]} at {place}"
-        return ""
-
 
 @contextmanager
 def reading(path: Path) -> Iterator[BufferedReader]:

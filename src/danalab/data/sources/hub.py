@@ -10,7 +10,6 @@ literature's scripts is dead, or a script is no longer supported, a mirror of th
 
 from __future__ import annotations
 
-import fnmatch
 import itertools
 import os
 import re
@@ -23,9 +22,17 @@ from typing import Any, ClassVar
 from danalab.data.sources.base import TRAIN, VAL, Source
 from danalab.data.sources.text import read_documents
 from danalab.errors import UserError, first_line, import_extra
-from danalab.files import walk_files
 
 _TRIES, _PAUSE_SECONDS = 6, 2.0
+_REFUSALS = {
+    "GatedRepoError": "gated: accept its terms on the hub's page, then run: hf auth login",
+    **dict.fromkeys(
+        ("RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"),
+        "not on the hub (or private: hf auth login)",
+    ),
+    "LocalEntryNotFoundError": "the hub cannot be reached",
+}
+"""Errors of the hub's library that asking again does not mend, and what they mean."""
 _HTTP_CLIENTS = {"httpx", "httpx2", "httpcore", "requests"}  # of versions of the hub's library
 
 
@@ -84,35 +91,30 @@ class HubSource(Source):
         return {"repository": self.repo, "commit": self._commit}
 
     @cached_property
-    def files(self) -> dict[str, dict[str, int]]:
-        """Side -> path -> bytes of its files, in reading order."""
-        return {TRAIN: self._find(self.train), VAL: self._find(self.validation) if self.validation else {}}
+    def files(self) -> dict[str, list[str]]:
+        """Side -> paths of its files in the repository, in reading order."""
+        return {TRAIN: self._find(self.train), VAL: self._find(self.validation) if self.validation else []}
 
-    def _find(self, patterns: Sequence[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for pattern in patterns:
-            fixed = itertools.takewhile(lambda folder: not set(folder) & set("*?["), pattern.split("/")[:-1])
-            listed = self._listed("/".join(fixed))
-            found |= {path: size for path, size in listed.items() if fnmatch.fnmatchcase(path, pattern)}
-        if not found:
-            where = self._copy or f"hf://datasets/{self.repo}"
-            raise UserError(f"{where}: no file matches {', '.join(patterns)}; has the repository changed?")
-        return dict(sorted(found.items()))
-
-    def _listed(self, folder: str) -> dict[str, int]:
-        """Path -> bytes of all files below a folder of the repository."""
-        copy = self._copy
+    def _find(self, patterns: Sequence[str]) -> list[str]:
+        copy, commit, endpoint = self._copy, self.pin({}).get("commit"), os.environ.get("HF_ENDPOINT")
         if copy is not None:
-            if not copy.is_dir():
-                raise UserError(f"--input {copy}: no such folder; it must hold the files of {self.repo}")
-            files = list(walk_files(copy / folder))
-            return {path.relative_to(copy).as_posix(): path.stat().st_size for path in files}
-        commit, endpoint = self.pin({})["commit"], os.environ.get("HF_ENDPOINT")
-        settings = {"recursive": True, "revision": commit, "repo_type": "dataset"}
-        entries = self._ask(
-            lambda hub: list(hub.HfApi(endpoint).list_repo_tree(self.repo, folder or None, **settings))
-        )
-        return {entry.path: entry.size for entry in entries if hasattr(entry, "size")}
+            found = [path.relative_to(copy).as_posix() for pattern in patterns for path in copy.glob(pattern)]
+        else:
+            root = f"datasets/{self.repo}@{commit}/"
+            listed = self._ask(
+                lambda hub: [
+                    path
+                    for pattern in patterns
+                    for path in hub.HfFileSystem(endpoint=endpoint, skip_instance_cache=True).glob(
+                        root + pattern
+                    )
+                ]
+            )
+            found = [path.removeprefix(root) for path in listed]
+        if not found:
+            where = copy or f"hf://datasets/{self.repo}"
+            raise UserError(f"{where}: no file matches {', '.join(patterns)}; has the repository changed?")
+        return sorted(found)
 
     def _local(self, path: str) -> Path:
         """A file of the repository on this machine, fetched if it is not."""
@@ -126,35 +128,27 @@ class HubSource(Source):
     def _ask(self, request: Callable[[Any], Any]) -> Any:
         """The hub's answer, asked again after a lost connection; errors of its library in one line."""
         hub = import_extra("huggingface_hub", "reading from the hub")
-        for attempt in range(1, _TRIES + 1):
+        attempt = 0
+        while True:
             try:
                 return request(hub)
             except Exception as error:
-                kind = type(error).__name__
-                if kind == "GatedRepoError":
-                    reason = "gated: accept its terms on the hub's page, then run: hf auth login"
-                elif kind in {"RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"}:
-                    reason = "not on the hub (or private: hf auth login)"
-                elif not (
-                    isinstance(error, OSError) or type(error).__module__.split(".")[0] in _HTTP_CLIENTS
-                ):
+                kind, attempt = type(error).__name__, attempt + 1
+                if not (isinstance(error, OSError) or type(error).__module__.split(".")[0] in _HTTP_CLIENTS):
                     raise
-                elif attempt < _TRIES and kind != "LocalEntryNotFoundError":
-                    time.sleep(_PAUSE_SECONDS * 2 ** (attempt - 1))
-                    continue
-                else:
-                    reason = (
-                        f"the hub cannot be reached ({first_line(error)}); give a local copy with --input FOLDER, "
-                        "or run it again later to resume"
-                    )
-                raise UserError(f"hf://datasets/{self.repo}: {reason}") from error
-        raise AssertionError("the last attempt returns or raises")
+                if attempt == _TRIES or kind in _REFUSALS:
+                    reason = f"{_REFUSALS.get(kind, 'the hub cannot be reached')} ({first_line(error)})"
+                    raise UserError(
+                        f"hf://datasets/{self.repo}: {reason}; give a local copy with --input FOLDER, or run it again "
+                        "later to resume"
+                    ) from error
+                time.sleep(_PAUSE_SECONDS * 2 ** (attempt - 1))
 
     def parts(self, side: str) -> int | None:
         return len(self.files[side]) or None
 
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
-        return read_documents(self._local(list(self.files[side])[number]), self.field, skip)
+        return read_documents(self._local(self.files[side][number]), self.field, skip)
 
     def size_bytes(self) -> int | None:
         return None  # the files are compressed
@@ -163,8 +157,9 @@ class HubSource(Source):
         lines = [self.repo, self.revision, self.field, *self.train, *self.validation]
         if self._copy is not None:
             for side in (TRAIN, VAL):
-                for path, size in self.files[side].items():
-                    lines.append(f"{side} {path} {size} {(self._copy / path).stat().st_mtime_ns}")
+                for path in self.files[side]:
+                    status = (self._copy / path).stat()
+                    lines.append(f"{side} {path} {status.st_size} {status.st_mtime_ns}")
         return "\n".join(lines)
 
 
