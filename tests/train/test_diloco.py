@@ -201,14 +201,14 @@ def test_a_run_that_stops_amid_a_period_is_bitwise_the_run_in_one(words, tmp_pat
 
 
 def test_a_checkpoint_amid_a_period_has_the_outer_weights_as_its_model(words, tmp_path):
-    run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, keep_steps=(5,)))
+    run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, ckpt_interval=5))
     models = [open_run(tmp_path / "run").load_model(step).model.state_dict() for step in (5, 8)]
     assert all(torch.equal(value, models[1][name]) for name, value in models[0].items())
 
 
 @pytest.mark.slow
 def test_validation_is_of_the_outer_weights(words, tmp_path):
-    run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, keep_steps=(6,)))
+    run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, ckpt_interval=6))
     from danalab.train.evaluation import evaluate_run
 
     row = next(row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["step"] == 6)

@@ -245,11 +245,6 @@ def test_a_signal_during_a_save_checkpoints_the_step_that_training_is_at(tiny, m
 
 
 @pytest.mark.slow
-def test_steps_that_are_to_be_kept_are_saved_and_kept(tiny):
-    assert RunFolder(train(tiny(keep_steps=(3, 7)))).store.steps() == [3, 7, 15, 20]
-
-
-@pytest.mark.slow
 def test_a_local_disk_on_the_way_changes_nothing(tiny, tmp_path):
     (tmp_path / "disk").mkdir()
     straight = train(tiny(run_dir=tmp_path / "straight"))

@@ -199,13 +199,6 @@ def test_long_runs_get_advice_and_keep_the_law():
     assert longer.lr == resolve(TrainConfig(heads=3), Words()).lr
 
 
-def test_flags_of_a_tracker_that_is_off_are_told_of():
-    given = {"heads": 4, "wandb_mode": "offline", "wandb_group": "sizes"}
-    told = "--wandb-group, --wandb-mode without --wandb"
-    assert told in " ".join(resolve(TrainConfig(**given), Words()).notes)
-    assert told not in " ".join(resolve(TrainConfig(**given, wandb=True), Words()).notes)
-
-
 def test_configuration_needs_no_torch():
     code = (
         "import sys; from danalab.train.config import resolve, train_config; sys.exit('torch' in sys.modules)"

@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
@@ -38,7 +38,7 @@ Writer = Callable[[Mapping[str, Any], Path], None]
 class Saver:
     """Writes a run's checkpoints, one at a time and at the same steps on all ranks, by way of `local_folder`.
 
-    Kept are the `keep_last` newest, multiples of `keep_every`, and `keep_steps`.
+    Kept are the `keep_last` newest, and multiples of `keep_every`.
     """
 
     def __init__(
@@ -47,7 +47,6 @@ class Saver:
         *,
         keep_last: int = 2,
         keep_every: int = 0,
-        keep_steps: Container[int] = (),
         asynchronous: bool = True,
         world: World = World(),  # noqa: B008 - frozen
         local_folder: Path | None = None,
@@ -56,7 +55,7 @@ class Saver:
         self.store = store
         self.committed: int | None = None
         """Newest step that this process knows to be committed."""
-        self._keep_last, self._keep_every, self._keep_steps = keep_last, keep_every, keep_steps
+        self._keep_last, self._keep_every = keep_last, keep_every
         self._asynchronous = asynchronous
         # Collectives of the thread must not mix with those of training: it has its own group.
         self._world = replace(world, control=world.background)
@@ -177,7 +176,7 @@ class Saver:
             log.info("checkpoint of step %d: %.2f s, training waited %.3f s", step, seconds, blocked)
             if best:
                 self.store.name_best(step)
-            self.store.prune(step, self._keep_last, self._keep_every, self._keep_steps)
+            self.store.prune(step, self._keep_last, self._keep_every)
 
     def _write(self, state: Mapping[str, Any], target: Path) -> None:
         """Write this rank's files into `target`, by way of the local disk while that can be used. Collective."""

@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -115,10 +115,10 @@ class CheckpointStore:
         fsync_path(target)
         shutil.rmtree(target)
 
-    def prune(self, newest: int, keep_last: int, keep_every: int = 0, keep: Container[int] = ()) -> list[int]:
+    def prune(self, newest: int, keep_last: int, keep_every: int = 0) -> list[int]:
         """Delete the checkpoints up to `newest` (committed) that retention does not keep; returns the deleted steps.
 
-        Kept are the `keep_last` newest that are not known to be damaged, multiples of `keep_every`, steps in `keep`,
+        Kept are the `keep_last` newest that are not known to be damaged, multiples of `keep_every`,
         and named ones. Steps after `newest` are damaged checkpoints that were passed over: they do not count and are
         not deleted, and training will replace them. A checkpoint that cannot be deleted is reported and kept.
         """
@@ -127,7 +127,7 @@ class CheckpointStore:
         named = set(self.names().values())
         gone = []
         for step in steps:
-            if step in last or (keep_every and step % keep_every == 0) or step in keep or step in named:
+            if step in last or (keep_every and step % keep_every == 0) or step in named:
                 continue
             try:
                 self.remove(step)

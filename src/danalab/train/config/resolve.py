@@ -28,7 +28,6 @@ from danalab.scaling.learning_rate import (
     largest_decay,
     law_rate,
 )
-from danalab.train.config.flags import flag
 from danalab.train.config.rules import Rules, read_rules
 from danalab.train.config.train_config import FIXED_BATCH, TrainConfig, default_name
 from danalab.train.config.train_config import settings_of as settings_of_model
@@ -263,13 +262,6 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
 def remarks(config: TrainConfig) -> list[str]:
     """Notes about a run, for the log and `danalab plan`."""
     given, notes = config.given, []
-    idle = [
-        flag(f"wandb_{key}")
-        for key in ("project", "entity", "group", "mode")
-        if getattr(given, f"wandb_{key}")
-    ]
-    if idle and not given.wandb:
-        notes.append(f"{', '.join(idle)} without --wandb: nothing goes to Weights & Biases")
     if given.lr is None:
         params = config.model.total_params if config.horizon_basis == "total" else config.model.non_emb_params
         horizon = config.tokens(config.iterations) / (CHINCHILLA * params)

@@ -176,10 +176,6 @@ class ModelSettings(Section):
         None,
         "Start from the weights of a run, a checkpoint or a model in Hugging Face format; the step is 0.",
     )
-    init_optimizer: bool = setting(
-        False,
-        "Load the optimizer's moments and step counts of --init-from, too; its settings are this run's.",
-    )
     model_extras: dict[str, Any] = setting(factory=dict, hidden=True)
     """Fields of the `ModelConfig` that have no flag, of a model that was imported."""
 
@@ -492,11 +488,6 @@ class RunSettings(OptimSettings):
         "Only deterministic kernels (GPUs; CPU runs are deterministic for a given number of threads).",
         kind="execution",
     )
-    gc_interval: Natural = setting(
-        1000,
-        "Steps between Python garbage collections (never in between); 0: leave it to Python.",
-        kind="execution",
-    )
     on_nonfinite: Literal["stop", "skip"] = setting(
         "stop",
         "A loss or gradient that isn't finite: end the run, or skip the step (at most 10 in a row).",
@@ -589,9 +580,6 @@ class RunSettings(OptimSettings):
         kind="execution",
         aliases=("permanent-ckpt-interval",),
     )
-    keep_steps: tuple[Count, ...] = setting(
-        (), "Write and keep checkpoints at these steps: 1000 5000.", kind="execution"
-    )
     keep_best: bool = setting(
         False, "Also keep the weights of the best evaluation, in checkpoints/best.", kind="execution"
     )
@@ -623,11 +611,6 @@ class RunSettings(OptimSettings):
         "Size of the last evaluation, likewise; default half as many sequences as the run trains on.",
         kind="execution",
     )
-    patience: Count | None = setting(
-        None,
-        "End the run after this number of evaluations without a new best; keeps the best, as --keep-best does.",
-        kind="execution",
-    )
     ema: Annotated[float, Gt(0), Lt(1)] | None = setting(
         None,
         "Decay of an exponential average of the weights, as in 0.999, which is evaluated and saved beside them.",
@@ -652,11 +635,6 @@ class RunSettings(OptimSettings):
     wandb_mode: Literal["online", "offline", "disabled"] | None = setting(
         None,
         "Default $WANDB_MODE, else online; offline: for nodes without a network, sent later by `wandb sync`.",
-        kind="execution",
-    )
-    log_dynamics: bool = setting(
-        False,
-        "Log norms of weights, gradients and updates of each parameter, and angular updates: dynamics.jsonl.",
         kind="execution",
     )
     collect_tau_stats: bool = setting(
@@ -794,7 +772,7 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
 
     def is_saved(self, step: int) -> bool:
         """Whether it is checkpointed, besides at the end and when stopped."""
-        return bool(self.ckpt_interval and step % self.ckpt_interval == 0) or step in self.keep_steps
+        return bool(self.ckpt_interval and step % self.ckpt_interval == 0)
 
     def schedule(self) -> Callable[[int], float]:
         """0-based step -> factor of the peak rate. An extension lengthens cos_inf's tail; others are computed again."""

@@ -52,8 +52,6 @@ class ResumePoint:
     """The run has ended; no step is left."""
     weights_only: bool = False
     """Only the model is loaded; the run starts at step 0."""
-    with_optimizer: bool = False
-    """Whether the optimizer's moments and step counts are loaded, too, with `weights_only`."""
     export: Path | None = None
     """A model in Hugging Face format, in place of checkpoints."""
 
@@ -70,10 +68,8 @@ class ResumePoint:
                 if place and world.is_main:
                     verify(path)
                 meta = read_meta(path)
-                imported = bool(meta.get("imported"))  # without an optimizer's state
-                weights_only |= imported
-                reads_optimizer = not imported and (self.with_optimizer or not weights_only)
-                optimizer = trainer.driver.optimizer if reads_optimizer else None
+                weights_only |= bool(meta.get("imported"))  # without an optimizer's state
+                optimizer = None if weights_only else trainer.driver.optimizer
                 trainer.strategy.read(path, trainer.model, optimizer, keep_settings=not self.own)
                 if not weights_only:
                     _restore(trainer, meta, path, world)
@@ -181,7 +177,7 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
             )
         log.info("starts from %s of another run", named)
         return spec, ResumePoint([named], step=read_meta(named)["step"])
-    return spec, None if spec.init_from is None else _initial(spec.init_from, spec.init_optimizer)
+    return spec, None if spec.init_from is None else _initial(spec.init_from)
 
 
 def _step_folder(path: Path) -> Path:
@@ -214,18 +210,14 @@ def _named(path: Path, option: str) -> Path:
     raise UserError(f"{option} {path}: neither a checkpoint nor a run folder with one")
 
 
-def _initial(path: Path, with_optimizer: bool) -> ResumePoint:
+def _initial(path: Path) -> ResumePoint:
     """The weights of a run, a checkpoint or a model in Hugging Face format."""
     described = read_json(path / "config.json") if (path / "config.json").is_file() else {}
     if isinstance(described, dict) and "model_type" in described and "config" not in described:
-        if with_optimizer:
-            raise UserError(
-                f"--init-optimizer: {path} is a model in Hugging Face format, without an optimizer's state"
-            )
         return ResumePoint(weights_only=True, export=path)
     named = _named(_step_folder(path), "--init-from")
     verify(named)
-    return ResumePoint([named], weights_only=True, with_optimizer=with_optimizer)
+    return ResumePoint([named], weights_only=True)
 
 
 def _load_export(path: Path, trainer: Trainer) -> None:
