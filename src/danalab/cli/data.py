@@ -250,7 +250,7 @@ def validate(flags: ValidateFlags) -> Answer:
     from danalab.data.arrays import has_splits
     from danalab.data.validation import validate as validate_data
     from danalab.files import write_json
-    from danalab.train.advice import advise
+    from danalab.train.advice import advice_text, advise
 
     console = Console(stderr=True)
     with console.status("reading") as status:
@@ -262,7 +262,7 @@ def validate(flags: ValidateFlags) -> Answer:
             on_file=lambda done, total: status.update(f"reading file {done + 1} of {total}"),
         )
     advice = advise(result, divided=has_splits(flags.path)) if result.valid and result.total_tokens else None
-    facts = {**result.as_dict(), "recommendations": advice.as_dict() if advice else None}
+    facts = {**result.as_dict(), "recommendations": advice}
     folder = flags.path if flags.path.is_dir() else flags.path.parent
     place = flags.results or folder / "validation_results.json"
     try:
@@ -273,7 +273,7 @@ def validate(flags: ValidateFlags) -> Answer:
             raise UserError(f"--results {place}: {error.strerror or error}") from error
         print(f"results not written: {place}: {error.strerror}; give --results FILE", file=sys.stderr)
     lines = [*(f"✗ {finding}" for finding in result.errors), *(f"! {finding}" for finding in result.warnings)]
-    lines += [result.as_text()] if advice is None else [result.as_text(), advice.as_text()]
+    lines += [result.as_text()] if advice is None else [result.as_text(), advice_text(advice)]
     return Answer(facts, lines, 0 if result.valid else 1)
 
 

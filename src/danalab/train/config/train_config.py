@@ -648,9 +648,6 @@ class RunSettings(OptimSettings):
         if self.distributed_backend in ("nccl", "gloo"):
             object.__setattr__(self, "distributed_backend", "ddp")
         backend = self.distributed_backend
-        for name in ("diloco_steps", "diloco_lr", "diloco_momentum"):
-            if (value := getattr(self, name)) != getattr(RunSettings, name) and backend != "diloco":
-                raise UserError(f"{flag(name)} {value}: only with --distributed-backend diloco")
         if self.expert_parallel and backend not in (None, "ddp", "fsdp"):
             raise UserError(
                 f"--expert-parallel needs --distributed-backend fsdp or ddp, not {backend}; leave one out"
@@ -661,13 +658,7 @@ class RunSettings(OptimSettings):
                     f"{flag(name)} {getattr(self, name)}: only with --distributed-backend fsdp, without "
                     "--expert-parallel"
                 )
-        if backend == "single" and (self.nproc or 1) > 1:
-            raise UserError(
-                f"--nproc {self.nproc}: --distributed-backend single is one process; use ddp, zero or fsdp"
-            )
         checkpointing_rule(self.activation_checkpointing)
-        settings = {name.replace("-", "_"): value for name, value in self.optimizer_settings.items()}
-        object.__setattr__(self, "optimizer_settings", dict(sorted(settings.items())))
 
     def usual_backend(self, ranks: int) -> str:
         """The backend that `ranks` processes use: the chosen one, or its default."""
