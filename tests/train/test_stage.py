@@ -183,7 +183,7 @@ def test_the_best_evaluation_is_kept_through_a_restart(tiny, tmp_path):
     trainer = make(tiny, OnPolicy(), [losses], keep_best=True, eval_interval=2, iterations_to_run=5)
     assert trainer.fit() == "stopped"
     again = make(tiny, OnPolicy(), [losses], keep_best=True, eval_interval=2)
-    ResumePoint([again.saver.store.path(5)], own=True).load(again)
+    ResumePoint(again.saver.store.path(5), own=True).load(again)
     assert again.fit() == "finished"
     *end, weights = best_of(again)
     assert end == ["finished", 8, 4, 1.5]

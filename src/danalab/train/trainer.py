@@ -175,7 +175,6 @@ class Trainer:
                         self._record(result)
                     if self.spec.is_saved(self.step):
                         self.time.interval["save_wait"] += self.save()
-                    self.saver.poll()
                     if self.step % GC_INTERVAL == 0:
                         gc.collect()
                 return self._end(status)

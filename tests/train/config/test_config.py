@@ -156,11 +156,6 @@ def test_a_bound_of_an_independent_decay_acts(opt):
     torch.testing.assert_close(after_step(100.0) - after_step(20.0), -0.08 * weight)
 
 
-def test_a_bound_without_weight_decay_is_refused():
-    with pytest.raises(UserError, match=r"--decay-bound 3: .* no weight decay"):
-        settings_of(opt="torch.optim:Rprop", decay_bound=3)
-
-
 def test_a_run_has_a_number_format_a_compiler_and_a_backend():
     cpu, gpu = (resolve(TrainConfig(heads=4), Words(), device_type=kind) for kind in ("cpu", "cuda"))
     assert (cpu.dtype, cpu.compile, cpu.distributed_backend) == ("float32", False, "single")

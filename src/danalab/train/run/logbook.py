@@ -100,10 +100,10 @@ class Logbook:
     def is_best(self) -> bool:
         """Whether the evaluation of the pending row is the best so far."""
         row = self.pending or {}
-        if row.get("val/loss", math.inf) >= self.best_loss:
-            return False
-        self.best_loss, self.best_step = row["val/loss"], row["step"]
-        return True
+        is_best = row.get("val/loss", math.inf) < self.best_loss
+        if is_best:
+            self.best_loss, self.best_step = row["val/loss"], row["step"]
+        return is_best
 
     def add_loss(self, loss: float) -> None:
         """The training loss of the last step, for the summary; one that is not finite does not replace it."""
