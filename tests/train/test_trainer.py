@@ -141,14 +141,6 @@ def test_an_extended_run_is_the_longer_run_with_a_constant_tail(tiny, tmp_path):
     assert torch.equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
 
 
-def test_a_learning_rate_that_jumps_where_a_run_is_extended_is_told(tiny, data):
-    def notes(**given):
-        return " ".join(resolve(tiny(lr=1e-2, extend_to=40, **given), open_dataset(data)).notes)
-
-    assert "goes from 0.0001 to" in notes(scheduler="cos")
-    assert "learning rate" not in notes(scheduler="cos_inf") + notes(scheduler="none")
-
-
 # ---- ways of ending ----
 
 

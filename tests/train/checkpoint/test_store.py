@@ -13,7 +13,7 @@ import torch
 
 from danalab.errors import UserError
 from danalab.train.checkpoint import tensors
-from danalab.train.checkpoint.store import CheckpointStore, verify
+from danalab.train.checkpoint.store import CheckpointStore, verify, why_unusable
 
 
 def write(store: CheckpointStore, step: int, content: bytes = b"tensor") -> Path:
@@ -23,10 +23,10 @@ def write(store: CheckpointStore, step: int, content: bytes = b"tensor") -> Path
 
 
 def usable(store: CheckpointStore) -> tuple[list[int], list[str]]:
-    passed: list[str] = []
-    return [int(path.name[5:]) for path in store.usable(passed.append)], [
-        bad.partition(": ")[2] for bad in passed
-    ]
+    found = {path: why_unusable(path) for _, path in sorted(store._folders(), reverse=True)}
+    good = [path for path, reason in found.items() if reason is None]
+    assert not good or store.newest() == good[0]
+    return [int(path.name[5:]) for path in good], [reason for reason in found.values() if reason]
 
 
 @pytest.fixture

@@ -143,14 +143,19 @@ class CheckpointStore:
 
     # ---- reading ----
 
-    def usable(self, report: Callable[[str], None]) -> Iterator[Path]:
-        """Valid checkpoints, newest first; `report` is told which others there are, and why they cannot be used."""
+    def newest(self) -> Path:
+        """The newest checkpoint that verifies; those passed over are logged. UserError: there is none."""
+        passed = []
         for step, path in sorted(self._folders(), reverse=True):
             reason = why_unusable(path)
             if reason is None:
-                yield self.path(step)
-            else:
-                report(f"{path}: {reason}")
+                return self.path(step)
+            passed.append(f"{path}: {reason}")
+            log.warning("passed over %s", passed[-1])
+        raise UserError(
+            f"{self.folder}: no checkpoint can be used ({'; '.join(passed) or 'there is none'}); to start again, move "
+            "the run folder away or take another --run-dir"
+        )
 
     def _folders(self) -> Iterator[tuple[int, Path]]:
         if not self.folder.is_dir():

@@ -548,8 +548,7 @@ class RunSettings(OptimSettings):
     )
     resume_from: Path | None = setting(
         None,
-        "Resume from this checkpoint of this or another run: a step folder, a file of it, or a run folder (its "
-        "newest).",
+        "Resume from this checkpoint of this or another run: a step folder, or a run folder (its newest).",
         kind="job",
     )
     extend_to: Count | None = setting(

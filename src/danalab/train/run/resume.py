@@ -112,9 +112,9 @@ def choose_resume_point(
 
 
 def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[TrainConfig, ResumePoint | None]:
-    if spec.init_from is not None and spec.resume_from is not None:
+    wanted = spec.resume_from
+    if spec.init_from is not None and wanted is not None:
         raise UserError("--init-from starts a new run and --resume-from continues one; leave one of them out")
-    wanted = None if spec.resume_from is None else _step_folder(spec.resume_from)
     if folder.config_file.is_file():
         spec = require_same_run(spec, dataset, folder)
     committed = folder.store.steps()
@@ -125,66 +125,47 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
         )
     folder.store.clean()
     if committed:
-        if wanted is not None:
-            here = wanted.parent.resolve() == folder.store.folder.resolve()
-            if here and wanted.name != folder.store.path(committed[-1]).name:
+        newest = folder.store.path(committed[-1])
+        if wanted is not None and wanted.resolve() != newest.resolve():
+            if wanted.parent.resolve() == newest.parent.resolve():
                 raise UserError(
                     f"--resume-from {wanted}: the run is at step {committed[-1]}; to go back, take another --run-dir"
                 )
             log.info("resuming from the checkpoints in %s, not from %s", folder.path, wanted)
-        point = _newest(folder.store, own=True)
-        summary = folder.read_summary()
-        point.finished = point.step >= spec.last_step and (summary or {}).get("status") == "finished"
+        newest = folder.store.newest()
+        point = ResumePoint(newest, own=True, step=read_meta(newest)["step"])
+        is_over = (folder.read_summary() or {}).get("status") == "finished"
+        point.finished = is_over and point.step >= spec.last_step
         return spec, point
     if wanted is not None:  # a checkpoint of another run, with the rows of metrics up to it
         named = _named(wanted, "--resume-from")
-        verify(named)
-        theirs = (read_meta(named).get("config") or {}).get("opt", spec.opt)
+        meta = read_meta(named)
+        theirs = (meta.get("config") or {}).get("opt", spec.opt)
         if theirs != spec.opt:
             raise UserError(
                 f"--resume-from {named}: is a run of {theirs}, not of {spec.opt}; give --init-from for its weights"
             )
         log.info("starts from %s of another run", named)
-        return spec, ResumePoint(named, step=read_meta(named)["step"])
-    return spec, None if spec.init_from is None else _initial(spec.init_from)
-
-
-def _step_folder(path: Path) -> Path:
-    return path.parent if path.is_file() and (path.parent / COMMIT).is_file() else path
-
-
-def _newest(store: CheckpointStore, own: bool) -> ResumePoint:
-    passed: list[str] = []
-    best = next(store.usable(passed.append), None)
-    for bad in passed:
-        log.warning("passed over %s", bad)
-    if best is None:
-        raise UserError(
-            f"{store.folder}: no checkpoint can be used ({'; '.join(passed) or 'there is none'}); "
-            "to start again, move the run folder away or take another --run-dir"
-        )
-    return ResumePoint(best, own, read_meta(best)["step"])
+        return spec, ResumePoint(named, step=meta["step"])
+    if spec.init_from is None:
+        return spec, None
+    file = spec.init_from / "config.json"
+    described = read_json(file) if file.is_file() else {}
+    is_export = isinstance(described, dict) and "model_type" in described and "config" not in described
+    source = spec.init_from if is_export else _named(spec.init_from, "--init-from")
+    return spec, ResumePoint(source, weights_only=True)
 
 
 def _named(path: Path, option: str) -> Path:
-    """The step folder that a path given to `option` means."""
+    """The step folder that a path given to `option` means, verified."""
     if (path / COMMIT).is_file() or (path.name.startswith("step-") and path.is_dir()):
+        verify(path)
         return path
     for folder in (path / "checkpoints", path):
         store = CheckpointStore(folder)
         if store.steps():
-            return _newest(store, own=False).source
+            return store.newest()
     raise UserError(f"{option} {path}: neither a checkpoint nor a run folder with one")
-
-
-def _initial(path: Path) -> ResumePoint:
-    """The weights of a run, a checkpoint or a model in Hugging Face format."""
-    described = read_json(path / "config.json") if (path / "config.json").is_file() else {}
-    if isinstance(described, dict) and "model_type" in described and "config" not in described:
-        return ResumePoint(path, weights_only=True)
-    named = _named(_step_folder(path), "--init-from")
-    verify(named)
-    return ResumePoint(named, weights_only=True)
 
 
 def _load_export(path: Path, trainer: Trainer) -> None:
