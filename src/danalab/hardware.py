@@ -1,4 +1,4 @@
-"""Accelerators with their peak FLOP/s, memory and price; the cores and the memory of this machine."""
+"""Accelerators with their peak FLOP/s and memory; the cores and the memory of this machine."""
 
 import os
 from contextlib import suppress
@@ -16,22 +16,19 @@ class Accelerator:
     tflops: float
     """Peak [1e12 FLOP/s]."""
     memory_gib: float
-    dollars_per_hour: float | None
-    """Rough price on demand in 2026 [$ an hour], of clouds that rent out GPUs: lists differ by a factor of two. None:
-    not known."""
     source: str
     """Source of peak and memory."""
 
 
 ACCELERATORS = [
-    Accelerator("H200", 989.4, 141e9 / 2**30, 4.0, "NVIDIA H200 data sheet"),
-    Accelerator("H100", 989.4, 80e9 / 2**30, 3.0, "NVIDIA H100 SXM data sheet"),
-    Accelerator("B200", 2250.0, 180e9 / 2**30, 6.0, "NVIDIA DGX B200 data sheet"),
-    Accelerator("A100", 312.0, 80e9 / 2**30, 1.5, "NVIDIA A100 data sheet"),
-    Accelerator("L40S", 362.0, 48e9 / 2**30, 0.9, "NVIDIA L40S data sheet"),
-    Accelerator("L4", 121.0, 24e9 / 2**30, 0.5, "NVIDIA L4 data sheet"),
-    Accelerator("RTX 4090", 165.2, 24e9 / 2**30, 0.5, "NVIDIA Ada whitepaper"),
-    Accelerator("V100", 125.0, 32e9 / 2**30, None, "NVIDIA V100 data sheet, float16"),
+    Accelerator("H200", 989.4, 141e9 / 2**30, "NVIDIA H200 data sheet"),
+    Accelerator("H100", 989.4, 80e9 / 2**30, "NVIDIA H100 SXM data sheet"),
+    Accelerator("B200", 2250.0, 180e9 / 2**30, "NVIDIA DGX B200 data sheet"),
+    Accelerator("A100", 312.0, 80e9 / 2**30, "NVIDIA A100 data sheet"),
+    Accelerator("L40S", 362.0, 48e9 / 2**30, "NVIDIA L40S data sheet"),
+    Accelerator("L4", 121.0, 24e9 / 2**30, "NVIDIA L4 data sheet"),
+    Accelerator("RTX 4090", 165.2, 24e9 / 2**30, "NVIDIA Ada whitepaper"),
+    Accelerator("V100", 125.0, 32e9 / 2**30, "NVIDIA V100 data sheet, float16"),
 ]
 
 

@@ -66,9 +66,6 @@ class Facts:
     distance."""
     gradient_sum: float = 1.0
     """Weight of a gradient in the sum through which weight decay acts, at the default momentum."""
-    horizon: tuple[float, float, float] | None = None
-    """Exponent of the best learning rate over the horizon f, and its 95% interval:
-    `danalab.scaling.learning_rate`."""
     color: str = ""
     marker: str = "o"
 
@@ -76,13 +73,12 @@ class Facts:
 _ENOKI = "ratio of their fitted laws on enoki, 7M to 600M parameters"
 
 FACTS: dict[str, Facts] = {
-    "adamw": Facts(color="#1f77b4", horizon=(-0.31, -0.61, -0.01), rates=(4e-3, 8e-3, 1.6e-2)),
+    "adamw": Facts(color="#1f77b4", rates=(4e-3, 8e-3, 1.6e-2)),
     "adana": Facts(
         decay="independent",
         log_time=True,
         color="#228B22",
         marker="D",
-        horizon=(-0.18, -0.36, 0.01),
         rates=(1.4e-3, 2.8e-3, 5.6e-3),
     ),
     "dana-mk4": Facts(decay="independent", log_time=True, color="#CD853F", marker="v"),
@@ -100,7 +96,6 @@ FACTS: dict[str, Facts] = {
         state_words=3.0,
         color="#d62728",
         marker="^",
-        horizon=(-0.02, -0.16, 0.13),
     ),
     "adamw-decaying-wd": Facts(
         decay="independent", rate=Relative("adamw", 1.0, "the same update"), color="#00CED1", marker="s"
@@ -115,7 +110,6 @@ FACTS: dict[str, Facts] = {
         rate=Usual(0.02, "K. Jordan et al. 2024"),
         color="#ff7f0e",
         marker="p",
-        horizon=(-0.36, -0.74, 0.02),
     ),
     "d-muon": Facts(orthogonalises=True, state_words=1.3, color="#8B4513", marker="h"),
     "dana-muon": Facts(
@@ -125,7 +119,6 @@ FACTS: dict[str, Facts] = {
         rate=Relative("d-muon", 2.0, "its best rates at 58k and 105k parameters are twice that"),
         color="#c2187a",
         marker="*",
-        horizon=(-0.21, -0.41, 0.0),
         rates=(0.032, 0.064, 0.128),
     ),
     "manau": Facts(
@@ -175,7 +168,6 @@ FACTS: dict[str, Facts] = {
         rate=Relative("adamw", 1.0, "arXiv 2409.11321 finds the same best rate for both"),
         color="#17becf",
         marker="*",
-        horizon=(-0.38, -0.66, -0.10),
     ),
     "lion": Facts(
         state_words=1.0,

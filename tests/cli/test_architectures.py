@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -65,8 +66,15 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, data, capsys):
     assert main([*folder, *sizes, *steps, "--iterations-to-run", "2"]) == 0
     assert main(folder) == 0
     assert "finished at step 4 of 4" in capsys.readouterr().err
-    assert main([*folder, "--lr", "1"]) == 2
-    assert "give a size" in capsys.readouterr().err
+    for other, said in [
+        (["--lr", "1"], r"settings \(--lr: \S+ there, 1 here\); repeat its command"),
+        (["--set", "eps=1e-7"], r"\(--set: {} there, {'eps': 1e-07} here\)"),
+        (["--iterations", "8"], r"\(--iterations: 4 there, 8 here\); give --extend-to 8"),
+        ([*sizes[2:], "--d-model", "64", *steps], r"\(--d-model: 32 there, 64 here\); repeat"),
+    ]:
+        assert main([*folder, *other]) == 2
+        assert re.search(said, capsys.readouterr().err)
+    assert main([*folder, "--extend-to", "6"]) == 0
 
 
 @pytest.mark.slow
@@ -130,12 +138,11 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
         (["--n-experts", "0"], "--n-experts 0: must be at least 1"),
         (["--n-experts", "4", "--top-k", "5"], "--top-k 5: a token can be sent to 1..4 of the 4 experts"),
         (["--top-k", "0"], "--top-k 0"),
-        (["--mlp-only-layers", "2"], "--mlp-only-layers 2: the model has the layers 0..1"),
-        (["--mlp-only-layers", "0", "1"], "leave none of the 2 layers"),
+        (["--mlp-only-layers", "2"], "--mlp-only-layers must be among the layers 0..1"),
+        (["--mlp-only-layers", "0", "1"], "leave some of them with experts"),
         (["--decoder-sparse-step", "0"], "--decoder-sparse-step 0"),
         (["--expert-dim", "0"], "--expert-dim 0"),
         (["--n-shared-experts", "-1"], "--n-shared-experts -1"),
-        (["--shared-expert-gate"], "there are no shared experts"),
         (["--load-balance-loss", "-1"], "--load-balance-loss -1: must be"),
         (["--expert-parallel"], "there is only one rank"),
         (["--expert-parallel", "--nproc", "2", "--distributed-backend", "zero"], "fsdp or ddp, not zero"),
@@ -149,7 +156,10 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
         ),
         (["--arch", "enoki", "--top-k", "2"], "enoki has no experts here"),
         (["--arch", "enoki", "--router-z-loss", "0.1"], "--router-z-loss: enoki has no experts here"),
-        (["--arch", "resonance", "--n-experts", "2"], "resonance has no experts"),
+        (
+            ["--arch", "resonance", "--n-experts", "2"],
+            "--n-experts: is for models with attention, not resonance",
+        ),
     ],
     ids=" ".join,
 )

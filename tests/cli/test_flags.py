@@ -283,7 +283,7 @@ def test_plan_prints_one_json_object_for_programs(capsys):
     assert (run["steps"], run["warmup"], run["total_params"]) == (6165, 123, 20201472)
 
 
-def test_plan_of_several_devices_gives_wall_hours_device_hours_and_costs(capsys):
+def test_plan_of_several_devices_gives_wall_hours_and_device_hours(capsys):
     words = [
         "plan",
         "--heads",
@@ -294,17 +294,13 @@ def test_plan_of_several_devices_gives_wall_hours_device_hours_and_costs(capsys)
         "a100",
         "--mfu",
         "0.5",
-        "--dollars-per-hour",
-        "2",
     ]
     assert main([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["gpu_hours"].keys() == {"A100"}
     assert told["wall_hours"]["A100"] == pytest.approx(told["gpu_hours"]["A100"] / 8)
-    assert told["dollars"]["A100"] == pytest.approx(told["gpu_hours"]["A100"] * 2)
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert "device-hours" in out
     assert "on 8 devices" in out
     assert main([*words, "--mfu", "0"]) == 2
 
@@ -314,17 +310,6 @@ def test_hours_of_a_plan_count_the_optimizers_own_products(capsys):
     told = json.loads(capsys.readouterr().out)
     whole = told["flops"] + told["optimizer_flops"]
     assert told["gpu_hours"]["H100"] == pytest.approx(whole / (0.5 * 989.4e12) / 3600)
-
-
-def test_plan_has_a_rough_price_of_a_named_accelerator(capsys):
-    words = ["plan", "--heads", "12", "--gpu", "h100"]
-    assert main([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["dollars"]["H100"] == pytest.approx(told["gpu_hours"]["H100"] * 3.0)
-    assert main(words) == 0
-    assert "a rough price on demand" in capsys.readouterr().out
-    assert main(["plan", "--heads", "12", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["dollars"] is None
 
 
 def test_plan_takes_explicit_dimensions(capsys):

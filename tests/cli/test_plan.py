@@ -116,17 +116,15 @@ def test_what_train_refuses_plan_refuses(place, capsys, monkeypatch):
         assert planned == trained
 
 
-def test_data_that_are_not_here_are_replaced_by_the_rules_corpus_by_name(tmp_path, capsys, monkeypatch):
+def test_data_that_are_not_prepared_yet_are_named(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DATASETS_DIR", raising=False)
-    corpus = "(gpt2, 50,304 tokens): the corpus of"
     for words, named in (
         ("--heads 3", "fineweb-100bt-gpt2 (gpt2, 50,304 tokens): not prepared yet"),
         (
             "--d-model 64 --n-layers 2 --n-heads 1",
             "stdlib-bpe-4096 (bpe-4096, 4,096 tokens): not prepared yet",
         ),
-        ("--heads 3 --data /scratch/absent", f"{corpus} enoki's rules; /scratch/absent is not here"),
         ("--arch resonance --size small", "fineweb-edu-gpt2 (gpt2, 50,304 tokens): not prepared yet"),
         ("--heads 3 --data c4", "c4-gpt2 (gpt2, 50,304 tokens): not prepared yet"),
     ):

@@ -158,8 +158,6 @@ def test_what_cannot_be_evaluated_is_one_line(run, tmp_path, capsys):
     assert "one kind of evaluation" in refused(capsys, run, "--tasks", "arithmetic", "--core", tmp_path)
     assert "unknown task 'algebra'" in refused(capsys, run, "--tasks", "algebra")
     assert "--samples 4: at temperature 0" in refused(capsys, run, "--tasks", "arithmetic", "--samples", 4)
-    assert "--samples 4: only with --tasks" in refused(capsys, run, "--samples", 4)
-    assert "--data x: not with --tasks" in refused(capsys, run, "--tasks", "arithmetic", "--data", "x")
     assert "--limit 0: must be at least 1" in refused(capsys, run, "--tasks", "arithmetic", "--limit", 0)
     told = refused(capsys, run, "--tasks", "arithmetic", "--max-tokens", 0)
     assert "--max-tokens 0: must be at least 1" in told

@@ -185,8 +185,6 @@ def test_what_cannot_be_evaluated_is_said_in_one_line(run, tasks, tmp_path, caps
     (tmp_path / "none.yaml").write_text("dataset_path: json\n")
     assert "missing.yaml" in refused("--lm-eval", "missing.yaml")
     assert "no such task" in refused("--lm-eval", str(tmp_path / "none.yaml"))
-    assert "only with --tasks or --core or --lm-eval" in refused("--limit", "3")
-    assert "not with --lm-eval" in refused("--lm-eval", tasks["read"], "--data", str(tmp_path))
     (tmp_path / "gone.yaml").write_text(TASKS["read"].format(folder=tmp_path))
     assert "the harness says" in refused("--lm-eval", str(tmp_path / "gone.yaml"))
     monkeypatch.setitem(sys.modules, "lm_eval", None)

@@ -63,4 +63,3 @@ def test_the_ladders_for_gpus_are_estimated_before_their_data_exist(
     params = [run["params"] for run in found["runs"]]
     assert 4.5e7 < min(params) < 5.2e7
     assert max(params) == pytest.approx(largest, rel=0.02)
-    assert found["cost"] == pytest.approx(3.0 * found["device_hours"])

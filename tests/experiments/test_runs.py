@@ -13,7 +13,7 @@ from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.experiments import runs
 from danalab.experiments.cells import Cell, expand
-from danalab.experiments.runs import Runner, collect, find_rates, read_state
+from danalab.experiments.runs import collect, read_state
 from experiments.conftest import run_all
 
 CELLS = expand({"opt": ["adamw", "adana"], "seed": [0, 1]}, {"heads": 3})
@@ -69,14 +69,6 @@ def test_a_packed_row_stands_for_a_run_that_has_no_folder(trainer, tmp_path):
     assert main(["ladder", "pack", str(tmp_path / "sweep"), "--out", str(tmp_path / "packed")]) == 0
     rows, _ = run_all(CELLS, tmp_path / "packed")
     assert len(rows) == len(trainer()) == 4
-
-
-def test_rates_are_followed_while_the_best_is_the_outermost(trainer, tmp_path):
-    (cell,) = expand({"opt": ["adamw"]}, {"heads": 3, "lr_multiplier": 0.125})
-    with Runner(tmp_path) as runner:
-        find_rates([cell], runner)
-    rates = sorted(row["lr_multiplier"] for row in collect(tmp_path))
-    assert rates == [0.0625, 0.125, 0.25, 0.5, 1.0, 2.0]
 
 
 def test_the_verb_shows_rate_loss_and_the_best_of_each_optimizer(trainer, tmp_path, capsys):

@@ -57,7 +57,7 @@ def load_golden(golden: Path, golden_index: dict[str, Any]) -> Callable[..., Gol
         weights = {
             key.removeprefix("weights/"): array for key, array in arrays.items() if key.startswith("weights/")
         }
-        if not model.config.qk_normed:
+        if not model.config.choice("qk_norm"):
             weights = {
                 key: array for key, array in weights.items() if "q_norm" not in key and "k_norm" not in key
             }

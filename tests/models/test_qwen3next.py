@@ -298,17 +298,16 @@ def test_weights_travel_under_canonical_names(more):
     [
         (
             {"full_attention_interval": 0},
-            "full_attention_interval is 0; it must be a positive integer",
+            "full_attention_interval: Input should be greater",
         ),
-        ({"full_attention_interval": 2.5}, "full_attention_interval is 2.5; it must be a positive integer"),
+        ({"full_attention_interval": 2.5}, "full_attention_interval: Input should be a valid integer"),
         ({"full_attention_interval": None, "conv_size": 3}, "conv_size: no layer has the delta rule"),
         ({"full_attention_interval": 1, "linear_key_dim": 3}, "linear_key_dim: no layer has the delta rule"),
         ({"linear_key_heads": 3, "linear_value_heads": 4}, "must divide linear_value_heads"),
-        ({"linear_key_heads": 0}, "linear_key_heads is 0; it must be a positive integer"),
-        ({"conv_size": True}, "conv_size is True; it must be a positive integer"),
+        ({"linear_key_heads": 0}, "linear_key_heads: Input should be greater"),
+        ({"conv_size": True}, "conv_size: Input should be a valid integer"),
         ({"rotary_dim": 3}, "rotary_dim is 3; it must be even and at most head_dim 16"),
         ({"rotary_dim": 18}, "rotary_dim is 18; it must be even and at most head_dim 16"),
-        ({"norm": "rmsnorm2p"}, "unknown norm 'rmsnorm2p' .did you mean 'rmsnorm'"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings, message):
@@ -320,8 +319,3 @@ def test_settings_that_do_not_fit_are_refused(settings, message):
 def test_only_qwen3next_has_delta_layers(arch):
     with pytest.raises(UserError, match=f"--full-attention-interval 4: {arch} has attention in every layer"):
         ModelConfig(arch, 32, 4, 2, 16, 48, 61, 32, full_attention_interval=4)
-
-
-def test_models_without_rotations_have_none_to_take_a_part_of():
-    with pytest.raises(UserError, match="rotary_dim 4: gpt has no rotary positions"):
-        ModelConfig("gpt", 32, 4, 2, 16, 48, 61, 32, rotary_dim=4)

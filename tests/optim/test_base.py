@@ -264,6 +264,7 @@ def test_a_decay_that_was_meant_for_adamw_is_named(caplog):
         ({"weight_decay": True}, "weight_decay is True"),
         ({"weight_decay": 2.0}, "takes 2 of each weight"),
         ({"omega": 4.0, "weight_decay": 0.1}, "omega and weight_decay both"),
+        ({"omega": 4.0}, "omega needs horizon, the length of the run in steps, or wd_ts"),
         ({"omega": 4.0, "horizon": 100, "wd_ts": 10.0}, "horizon and wd_ts both"),
         ({"horizon": 100}, "without omega"),
         ({"stochastic_rounding": "all"}, "stochastic_rounding is 'all'"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 import danalab.optim
@@ -60,6 +61,7 @@ def library(builds):
     return found
 
 
+@pytest.mark.filterwarnings("ignore:parameters without names")
 def test_a_copied_family_is_bitwise_the_library(tmp_path, monkeypatch):
     monkeypatch.setattr(Optimizer, "fast_step", None)  # kernels.cpp is not copied
     for module, (builds, files) in FAMILIES.items():

@@ -195,6 +195,8 @@ def test_the_bound_of_the_decay_is_that_of_the_torch_class():
 
 
 def test_both_forms_of_weight_decay_are_refused_together_and_omega_may_be_injected():
+    with pytest.raises(UserError, match="omega needs horizon"):
+        adana(1e-3, omega=4.0)
     with pytest.raises(UserError, match="omega and weight_decay both set"):
         adana(0.1, omega=4.0, horizon=100, weight_decay=0.1)
     with pytest.raises(UserError, match="horizon and wd_ts both set"):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from itertools import product
 
 import numpy as np
 import pytest
 
-from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.hardware import find, peak_flops
 from danalab.models.config import ModelConfig
@@ -199,18 +197,6 @@ def test_manau_decays_over_the_whole_run_in_proportion_to_the_learning_rate():
     assert planned.wd_ts == planned.iterations
     assert math.isclose(planned.weight_decay, 4 / (planned.lr * planned.iterations))
     assert plan("enoki", "manau", 6, wd_ts=7).wd_ts == 7
-
-
-def test_plan_prints_the_rates_of_a_model_of_ones_own(capsys):
-    words = ["plan", "--params", "10618000", "--tokens-per-step", "65536", "--iterations", "5000"]
-    assert main(words) == 0
-    shown = capsys.readouterr().out
-    assert "warmup 100 steps" in shown
-    code = re.search(r'build_optimizer\("adana", model, lr=(\S+), omega=4, horizon=5000\)', shown)
-    assert code is not None
-    assert float(code[1]) == pytest.approx(learning_rate("enoki", "adana", 10_618_000), rel=1e-3)
-    assert main(words[:3]) == 2
-    assert "--tokens-per-step" in capsys.readouterr().err
 
 
 def test_an_l40s_is_not_an_l4():

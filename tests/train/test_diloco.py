@@ -257,10 +257,6 @@ def test_weights_that_are_not_finite_never_reach_the_others(words, tmp_path, mon
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"distributed_backend": "ddp", "diloco_steps": 5},
-            "--diloco-steps 5: only with --distributed-backend diloco",
-        ),
         ({"tp_size": 2}, "--tp-size 2: only with --distributed-backend fsdp"),
         ({"diloco_momentum": 1.0}, r"--diloco-momentum 1.0: must be less than 1"),
         ({"diloco_lr": 0.0}, "--diloco-lr 0.0: must be greater than 0"),

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from danalab.errors import UserError
 from danalab.train.config.flags import Answer, JsonFlags, Positional, setting
 
 
@@ -31,9 +30,6 @@ def run(flags: Flags) -> Answer:
     )
     from danalab.experiments.formats import as_text
 
-    for folder in flags.run:
-        if not (folder / "config.json").is_file() and any(folder.glob("*/config.json")):
-            raise UserError(f"{folder}: a folder of runs; name those to compare, all of them as {folder}/*")
     curves = named_apart([read_curve(folder) for folder in flags.run], flags.run)
     rows = compare(curves, flags.baseline)
     lines = [as_text(*comparison_table(rows), left=2), *(f"note: {limit}" for limit in limits(rows))]

@@ -64,18 +64,6 @@ class Flags(JsonFlags):
     )
 
 
-_MODES = {
-    **dict.fromkeys(
-        ("samples", "temperature", "max_tokens", "reward", "trust_model_code", "seed", "show"), ("tasks",)
-    ),
-    **dict.fromkeys(("num_fewshot", "chat"), ("lm_eval",)),
-    "limit": ("tasks", "core", "lm_eval"),
-    "data": ("split",),
-    "batch_size": ("split", "tasks", "lm_eval"),
-}
-"""Flag -> the kinds of evaluation in which it has an effect."""
-
-
 def run(flags: Flags) -> Answer:
     """Evaluate a run: its loss on every window of a split, or its scores on tasks."""
     from danalab.train.callbacks.console import log_to_stderr
@@ -85,14 +73,6 @@ def run(flags: Flags) -> Answer:
     if len(modes) > 1:
         raise UserError(f"{' and '.join(map(flag, modes))}: one kind of evaluation at a time")
     (mode,) = modes or ["split"]
-    for name, has_effect in _MODES.items():
-        if mode not in has_effect and getattr(flags, name) != getattr(Flags, name):
-            way = (
-                f"only with {' or '.join(map(flag, has_effect))}"
-                if mode == "split"
-                else f"not with {flag(mode)}"
-            )
-            raise UserError(f"{flag(name)} {getattr(flags, name)}: {way}")
     result, lines = _EVALUATIONS[mode](flags)
     return Answer({"run": str(flags.run), **dataclasses.asdict(result)}, lines)
 

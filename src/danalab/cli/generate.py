@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from danalab.cli._shared.model_flags import ModelFlags, stages_of
-from danalab.errors import UserError, printable
-from danalab.train.config.flags import Answer, Count, JsonFlags, setting
+from danalab.errors import printable
+from danalab.train.config.flags import Answer, Count, JsonFlags, Natural, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Flags(ModelFlags, JsonFlags):
     top_p: float = setting(1.0, "Sample among the most likely tokens that together have this probability.")
     stop: tuple[str, ...] = setting((), "Strings that end the text; they are not part of it.")
     samples: Count = setting(1, "Number of continuations.")
-    seed: int = setting(0, "Same seed, same text; sample i uses seed + i.")
+    seed: Natural = setting(0, "Same seed, same text; sample i uses seed + i.")
     device: str = setting("cpu", "Device to decode on: cpu, cuda or cuda:N.")
     weight_dtype: Literal["float32", "bfloat16", "int8"] | None = setting(
         None,
@@ -35,8 +35,6 @@ def run(flags: Flags) -> Answer | None:
     """Sample text from a run or an exported model: the prompt and its continuation, streamed to standard output."""
     from danalab.inference.request import SamplingParameters
 
-    if not abs(flags.seed) + flags.samples < 2**63:
-        raise UserError(f"--seed {flags.seed}: must be below 2^63")
     names = ("max_tokens", "temperature", "top_k", "top_p", "stop")
     settings = {name: getattr(flags, name) for name in names}
     # The settings are checked before a model is read.

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from danalab.cli._shared.run_flags import SweepFlags
 from danalab.errors import UserError, nearest
-from danalab.train.config.flags import Answer, JsonFlags, Natural, PathText, Positional, setting
+from danalab.train.config.flags import Answer, Count, JsonFlags, Natural, PathText, Positional, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Flags(SweepFlags):
     horizons: tuple[float, ...] = setting(
         (), "Horizons f = tokens / (20 parameters) of all sizes, instead of the file's."
     )
-    sizes: int | None = setting(None, "Only this number of sizes, from the first.")
+    sizes: Count | None = setting(None, "Only this number of sizes, from the first.")
 
 
 def run(flags: Flags) -> Answer:
@@ -90,8 +90,6 @@ def _chosen(flags: Flags, plan: Any) -> dict[str, Any]:
     if flags.opts:
         changed["opts"] = tuple(opt for opt in plan.opts if opt in flags.opts)
     if flags.sizes is not None:
-        if not 1 <= flags.sizes <= len(plan.heads) + len(plan.sizes):
-            raise UserError(f"--sizes {flags.sizes}: the file has {len(plan.heads) + len(plan.sizes)}")
         changed["heads"] = plan.heads[: flags.sizes]
         changed["sizes"] = plan.sizes[: flags.sizes - len(changed["heads"])]
     if flags.horizons:

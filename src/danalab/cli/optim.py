@@ -28,14 +28,12 @@ def list_optimizers(flags: ListFlags) -> Answer:
         return Answer({"optimizers": found}, about(found[0]))
     rows = []
     for one in found:
-        able = ["yes" if mode in one["modes"] else "-" for mode in ("zero", "fsdp")]
-        rates = _rates(one)
-        rows.append([one["name"], one["decay"], *able, rates, one["summary"]])
-    headings = ["name", "decay", "zero", "fsdp", "rates to try", "summary"]
+        rows.append([one["name"], one["decay"], _rates(one), one["summary"]])
+    headings = ["name", "decay", "rates to try", "summary"]
     lines = [
-        as_text(headings, rows, left=6),
+        as_text(headings, rows, left=4),
         "\ndecay: weight decay is multiplied by the learning rate (coupled), or only by the schedule (independent)."
-        "\nrates to try: for models with 0.05 to 1 M parameters; danalab sweep --find-lr searches from them"
+        "\nrates to try: for models with 0.05 to 1 M parameters; danalab ladder searches from them"
         "\n\ndanalab optim list --opt NAME shows the settings of one.",
     ]
     return Answer({"optimizers": found}, lines)
@@ -43,20 +41,11 @@ def list_optimizers(flags: ListFlags) -> Answer:
 
 def as_dict(name: str) -> dict[str, Any]:
     """What is known of an optimizer."""
-    from danalab.errors import UserError
     from danalab.optim import settings_of
     from danalab.optim.build import find_optimizer
-    from danalab.optim.sharded import require_supported
     from danalab.optimizer_facts import canonical_name, facts_of, rates_to_try
     from danalab.scaling.learning_rate import lr_law
 
-    modes = []
-    for mode in ("single", "ddp", "zero", "fsdp", "fsdp+tp"):
-        try:
-            require_supported(name, mode)
-            modes.append(mode)
-        except UserError:
-            continue
     laws = {}
     for arch in ARCHITECTURES:
         law, source = lr_law(arch, name)
@@ -68,7 +57,6 @@ def as_dict(name: str) -> dict[str, Any]:
         "summary": (inspect.getdoc(find_optimizer(name)) or "").partition("\n")[0],
         "decay": facts_of(name).decay,
         "log_time": facts_of(name).log_time,
-        "modes": modes,
         "learning_rates_to_try": rates_to_try(name),
         "learning_rate": laws,
         "settings": settings,
@@ -86,7 +74,7 @@ def about(one: dict[str, Any]) -> list[str]:
             f"learning rate on {a}: {rule['formula']}: {rule['source']}"
             for a, rule in one["learning_rate"].items()
         ),
-        f"parallel modes: {', '.join(one['modes'])}\n",
+        "",
         *(
             f"  {name:<{width}}  {written(what['default']):<14} {what['help']}".rstrip()
             for name, what in one["settings"].items()

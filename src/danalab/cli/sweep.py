@@ -1,5 +1,6 @@
 """Many runs from a grid over flags; resumable at any time."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +19,6 @@ class Flags(SweepFlags):
     fixed: tuple[str, ...] = setting(
         (), "Settings of all runs: arch=enoki data=stdlib seq-len=256 (added to the file's)."
     )
-    find_lr: bool = setting(
-        False,
-        "Tune the learning rate: try 0.5, 1 and 2 times each run's own, and extend the range "
-        "by factors of 2 while an end is best.",
-    )
     out: Path = setting(Path("sweeps/sweep"), "Folder of the sweep: runs/NAME/ and ladder.jsonl.")
 
 
@@ -30,14 +26,7 @@ def run(flags: Flags) -> Answer:
     """Train every run of a grid that is not finished; failures are listed at the end and do not stop the others."""
     from danalab.cli._shared.run_tables import show_plan, show_rows
     from danalab.experiments.cells import check_optimizers, expand, parse_assignments, parse_fixed, read_grid
-    from danalab.experiments.runs import (
-        FIRST,
-        Queued,
-        at_multiplier,
-        collect,
-        find_rates,
-        stopping_on_sigterm,
-    )
+    from danalab.experiments.runs import Queued, collect, stopping_on_sigterm
     from danalab.train.callbacks.console import log_to_stderr
 
     if flags.collect:
@@ -47,17 +36,11 @@ def run(flags: Flags) -> Answer:
     log_to_stderr()
     with stopping_on_sigterm(), flags.runner(flags.out) as runner:
         if flags.dry_run:
-            cells = [at_multiplier(cell, m) for cell in cells for m in FIRST] if flags.find_lr else cells
             return show_plan(flags, runner, cells, [cell.name for cell in cells])
         runner.check(cells)
         check_optimizers(cells)
-        try:
-            if flags.find_lr:
-                find_rates(cells, runner)
-            else:
-                runner.train(cells, "sweep")
-        except Queued:
-            pass
+        with suppress(Queued):
+            runner.train(cells, "sweep")
     return show_rows(flags.out, runner.gather(), runner)
 
 

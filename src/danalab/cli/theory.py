@@ -3,10 +3,11 @@
 Each command computes one study and writes a figure, its curves and its parameters.
 """
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 
+from danalab.files import to_yaml
 from danalab.theory_studies import STUDIES, StudyFlags
 from danalab.train.config.flags import Answer
 
@@ -19,7 +20,10 @@ def _command(flags_type: type[StudyFlags], place: str) -> Callable[[StudyFlags],
         results = [{"study": s.name, "findings": s.findings, "files": s.save(flags.out)} for s in studies]
         lines = []
         for result in results:
-            lines += [f"{result['study']}: {result['files']['png']}", *_lines(result["findings"], "  ")]
+            short = json.loads(
+                json.dumps(result["findings"]), parse_float=lambda digits: float(f"{float(digits):.5g}")
+            )
+            lines += [f"{result['study']}: {result['files']['png']}", to_yaml(short, flow=None)]
         return Answer(results[0] if len(results) == 1 else {"studies": results}, lines)
 
     run.__doc__ = flags_type.__doc__
@@ -30,23 +34,3 @@ VERBS = {
     f"theory {name}": (flags_type, _command(flags_type, place))
     for name, (flags_type, place) in STUDIES.items()
 }
-
-
-def _lines(findings: dict[str, Any], indent: str) -> Iterator[str]:
-    width = max((len(name) for name, value in findings.items() if not isinstance(value, dict)), default=0)
-    for name, value in findings.items():
-        if isinstance(value, dict):
-            yield f"{indent}{name}"
-            yield from _lines(value, indent + "  ")
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
-            yield f"{indent}{name}"
-            lines = [list(value[0]), *([_number(cell) for cell in row.values()] for row in value)]
-            widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-            yield from (f"{indent}  {'  '.join(map(str.ljust, line, widths)).rstrip()}" for line in lines)
-        else:
-            cells = value if isinstance(value, list) else [value]
-            yield f"{indent}{name:<{width}}  {', '.join(map(_number, cells))}"
-
-
-def _number(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -78,19 +78,22 @@ def _configuration(flags: TrainConfig | StageFlags) -> TrainConfig:
 
 
 def _as_it_began(flags: TrainConfig) -> TrainConfig:
-    """The run in --run-dir, as its command gave it, where no flag here says what to train."""
+    """The run in --run-dir as its command gave it, changed by the flags here, where they give no size."""
     from danalab.train.run.folder import RunFolder
 
-    names = names_of(TrainConfig, "run", "input", "data", "execution")
+    sized = flags.heads or flags.size or None not in (flags.d_model, flags.n_layers, flags.n_heads)
     folder = None if flags.run_dir is None else RunFolder(flags.run_dir)
-    if folder is None or not folder.config_file.is_file():
+    if sized or folder is None or not folder.config_file.is_file():
         return flags
     saved, usual = folder.read_config(), TrainConfig()
-    if saved.get("stage") != "pretraining" or any(
-        getattr(flags, name) != getattr(usual, name) for name in names
-    ):
+    if saved.get("stage") != "pretraining":
         return flags
-    return replace(flags, **{name: value for name, value in saved["given"].items() if name in names})
+    left = [
+        name
+        for name in names_of(TrainConfig, "run", "input", "data", "execution")
+        if getattr(flags, name) == getattr(usual, name)
+    ]
+    return replace(flags, **{name: value for name, value in saved["given"].items() if name in left})
 
 
 def ending(summary: dict[str, Any], folder: Path) -> str:

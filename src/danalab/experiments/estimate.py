@@ -1,4 +1,4 @@
-"""Estimates before training: FLOPs by the scaling rules, hours by a rate, costs by a price.
+"""Estimates before training: FLOPs by the scaling rules, hours by a rate.
 
     device-hours = FLOPs / (FLOP/s of one device) / 3600          with the FLOPs of the optimizer's own matrix products
 
@@ -59,13 +59,10 @@ def measured_rate(rows: Sequence[Mapping[str, Any]]) -> Rate | None:
     return rate
 
 
-def estimate(
-    cells: Sequence[Cell], folder: Path, rate: Rate | None = None, price: float | None = None
-) -> list[dict[str, Any]]:
+def estimate(cells: Sequence[Cell], folder: Path, rate: Rate | None = None) -> list[dict[str, Any]]:
     """The estimate of each run, as --json prints it.
 
-    None: epochs where the size of the data is not known before they are prepared, device_hours without a rate, cost
-    without a price.
+    None: epochs where the size of the data is not known before they are prepared, device_hours without a rate.
     """
     check_optimizers(cells)
     estimates = []
@@ -75,7 +72,6 @@ def estimate(
         steps = planned.iterations
         tokens, flops = planned.tokens(steps), planned.flops(steps)
         both = flops + (planned.optimizer_flops(steps) or 0.0)
-        hours = None if rate is None else both / rate(planned) / 3600
         tokens_per_epoch = getattr(
             known_vocabulary(config.source, config.tokenizer), "tokens_per_epoch", None
         )
@@ -90,8 +86,7 @@ def estimate(
                 "tokens": tokens,
                 "epochs": data_tokens and tokens / data_tokens,
                 "flops": flops,
-                "device_hours": hours,
-                "cost": None if hours is None or price is None else hours * price,
+                "device_hours": None if rate is None else both / rate(planned) / 3600,
             }
         )
     return estimates

@@ -28,7 +28,6 @@ from danalab.experiments.cells import PATH_SETTINGS, Cell, comparable, portable_
 from danalab.experiments.rows import FileName, RowsFile, is_usable
 from danalab.files import read_json, validated, write_json
 from danalab.hardware import available_cores, chosen_threads
-from danalab.scaling.rate_search import next_rate, rounded
 from danalab.train.config.flags import field_types, flag, names_of
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.folder import RunFolder
@@ -270,32 +269,6 @@ class Runner:
             yield {**environment, "CUDA_VISIBLE_DEVICES": device}
         finally:
             self._devices.append(device)
-
-
-FIRST = (0.5, 1.0, 2.0)
-"""Multiples of its learning rate that each run of a search begins with."""
-_MOST_RATES = 9
-
-
-def find_rates(cells: Sequence[Cell], runner: Runner) -> None:
-    """Train each run at half, once and twice its rate, and further by factors of 2 while the best is the outermost."""
-    wanted = {cell.name: list(FIRST) for cell in cells}
-    tried: dict[str, dict[float, float]] = {cell.name: {} for cell in cells}
-    while any(wanted.values()):
-        now = [(cell, m, at_multiplier(cell, m)) for cell in cells for m in wanted[cell.name]]
-        losses = runner.train([run for *_, run in now], "learning rates")
-        for cell, multiplier, run in now:
-            tried[cell.name][multiplier] = losses[run.name]
-        for name, known in tried.items():
-            more = next_rate(known) if wanted[name] and len(known) < _MOST_RATES else None
-            wanted[name] = [] if more is None else [more]
-
-
-def at_multiplier(cell: Cell, multiplier: float) -> Cell:
-    """A run at a multiple of its learning rate."""
-    key = "lr" if cell.settings.get("lr") is not None else "lr_multiplier"
-    settings = {**cell.settings, key: rounded((cell.settings.get(key) or 1.0) * multiplier)}
-    return Cell(f"{cell.name}-lrx{multiplier:g}", settings, cell.label, cell.place)
 
 
 def _share_made(folder: Path) -> float:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from danalab.models.config import ModelConfig, parameter_count
+from danalab.errors import UserError
+from danalab.models.config import ModelConfig
 
 if TYPE_CHECKING:
     import torch
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from danalab.models.decoder import Decoder
 
 __all__ = ["ModelConfig", "build_model", "load_canonical"]
-
-BLOCK_OBJECTS = 50_000  # Python objects of one block [bytes]
 
 
 def build_model(
@@ -41,16 +40,14 @@ def build_model(
     """
     import torch
 
-    from danalab.models.decoder import Decoder, materialise, require_memory
+    from danalab.models.decoder import Decoder, materialise
 
-    dtype = dtype or torch.float32
-    is_meta = torch.device(device).type == "meta"
-    table = 4 * config.seq_len * config.rotated if config.architecture.rotary else 0
-    weights = 0 if is_meta else parameter_count(config) * dtype.itemsize
-    require_memory(weights + table + config.n_layers * BLOCK_OBJECTS, device, "the model")
-    with torch.device("meta"):
-        model = Decoder(config).to(dtype)
-    if is_meta:
+    try:
+        with torch.device("meta"):
+            model = Decoder(config).to(dtype or torch.float32)
+    except (RuntimeError, TypeError) as error:  # of torch: a size beyond 64 bits
+        raise UserError(f"there is no machine for a model of these sizes: {error}") from error
+    if torch.device(device).type == "meta":
         return model
     materialise(model, device)
     model.init_weights(torch.Generator().manual_seed(seed), init)

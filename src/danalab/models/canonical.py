@@ -56,10 +56,10 @@ def _ours(arrays: dict[str, Tensor], model: Decoder) -> dict[str, Tensor]:
     config, ours = model.config, {}
     for canonical, array in arrays.items():
         name = canonical.replace("layers.", "blocks.", 1)
-        if name.endswith(".attention.qkv.weight") and not config.gated:
+        if name.endswith(".attention.qkv.weight") and not config.choice("attention_gate"):
             parts = [count * config.head_dim for count in (config.n_heads, config.kv_heads, config.kv_heads)]
             pieces = dict(zip("qkv", _split(canonical, array, parts), strict=True))
-        elif name.endswith(".attention.q.weight") and config.gated:
+        elif name.endswith(".attention.q.weight") and config.choice("attention_gate"):
             _split(canonical, array, [2 * config.n_heads * config.head_dim])
             query, gate = array.unflatten(0, (-1, 2, config.head_dim)).unbind(1)
             pieces = {"q": query.flatten(0, 1), "gate": gate.flatten(0, 1)}

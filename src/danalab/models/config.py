@@ -16,12 +16,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, fields
 from functools import cache, cached_property
-from typing import Any
+from typing import Annotated, Any, Literal, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from typing_extensions import TypedDict
 
 from danalab.errors import UserError, nearest
 from danalab.files import validated
 from danalab.models.architectures import Architecture, architecture
-from danalab.tables import key_of
+from danalab.tables import key_of, load
 
 GPT2_VOCAB = 50304
 """GPT-2's 50,257 token ids, padded to a multiple of 64: the vocabulary of the paper's ladder."""
@@ -33,21 +36,25 @@ GROUPS = 8
 """Groups of channels of the resonance model by default."""
 LONGEST_TABLE = 32768
 """Rows of a table of learned positions of the resonance model, at most."""
-MAX_LAYERS = 100_000
-NORMS = ("layernorm", "rmsnorm", "rmsnorm-1p")
-MIXERS = ("oscillators", "none")
-EXPERT_SETTINGS = (
+Size = Annotated[int, Ge(1)]
+Weighting = Annotated[float, Ge(0), Lt(math.inf)]
+ATTENTION_SETTINGS = (
+    "attention_gate",
+    "n_kv_heads",
+    "qk_norm",
+    "rotary_dim",
     "n_experts",
+    "full_attention_interval",
+)
+"""Fields that no model of oscillators has."""
+EXPERT_SETTINGS = (
     "top_k",
     "expert_dim",
     "n_shared_experts",
     "shared_expert_gate",
-    "decoder_sparse_step",
     "mlp_only_layers",
 )
-"""Fields that say how many experts there are, and where."""
-ROUTER_SETTINGS = ("renormalise", "load_balance_loss", "router_z_loss", "router_entropy_loss")
-"""Fields of the router and its losses."""
+"""Fields that only a model with experts has."""
 DELTA_RULE_SETTINGS = (
     "linear_key_heads",
     "linear_value_heads",
@@ -55,6 +62,7 @@ DELTA_RULE_SETTINGS = (
     "linear_value_dim",
     "conv_size",
 )
+"""Fields that only a model with delta-rule layers has."""
 SIZES = {
     "small": (512, 8, 64),  # 48.6M parameters with a tied head and 50,304 ids
     "medium": (1024, 12, 128),  # 191M
@@ -132,86 +140,86 @@ class ModelConfig:
 
     arch: str
     """Name in `danalab.models.architectures`."""
-    d_model: int
+    d_model: Size
     """Width of the residual stream."""
-    n_layers: int
+    n_layers: Annotated[int, Ge(1), Le(2000)]
     """Number of blocks."""
-    n_heads: int
+    n_heads: Size
     """Query heads of each attention; resonance: groups of channels that share frequencies."""
-    head_dim: int
+    head_dim: Size
     """Features of one head; even with rotary embedding. n_heads x head_dim need not be d_model: queries, keys and
     values may be wider or narrower than the residual stream."""
-    mlp_dim: int
+    mlp_dim: Size
     """Hidden features of each MLP."""
-    vocab_size: int
+    vocab_size: Size
     """Rows of the embedding and of the head (padding included)."""
-    seq_len: int
+    seq_len: Size
     """Longest sequence that the model accepts [tokens]."""
-    norm_eps: float = 1e-5
+    norm_eps: Annotated[float, Gt(0)] = 1e-5
     """Added to the variance (LayerNorm) or mean square (RMSNorm)."""
     attention_gate: bool | None = None
     """Multiply attention's output elementwise by sigmoid(gate(x))."""
-    n_kv_heads: int | None = None
+    n_kv_heads: Size | None = None
     """Key and value heads, each shared by n_heads / n_kv_heads query heads; None: n_heads."""
-    rope_theta: float = 10000.0
+    rope_theta: Annotated[float, Gt(0)] = 10000.0
     """Base of the rotary embedding's wavelengths."""
     _: KW_ONLY
     qk_norm: bool | None = None
     """Normalise each query and key head before the rotation."""
-    rotary_dim: int | None = None
+    rotary_dim: Size | None = None
     """Features of a head that are rotated, the first ones; None: all, but a quarter where layers have the delta
     rule."""
     tied_head: bool | None = None
     """The head is the token embedding."""
-    norm: str | None = None
+    norm: Literal["layernorm", "rmsnorm", "rmsnorm-1p"] | None = None
     """"layernorm" or "rmsnorm" (with a gain; with a shift where the architecture has biases), "rmsnorm-1p" (whose gain
     is 1 + weight)."""
     residual_scale: float = 1.0
     """Factor on what each attention and MLP adds to the residual stream."""
-    dropout: float = 0.0
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Probability that a feature of the embedding, or of what an attention or MLP adds, is 0 in training; the others
     are divided by 1 - dropout."""
 
-    n_experts: int | None = None
+    n_experts: Annotated[int, Ge(0)] | None = None
     """Experts in place of the MLP of each sparse layer."""
-    top_k: int | None = None
+    top_k: Size | None = None
     """Experts per token."""
-    expert_dim: int | None = None
+    expert_dim: Size | None = None
     """Hidden features of one expert; None: by the architecture's rule, mostly mlp_dim."""
-    n_shared_experts: int | None = None
+    n_shared_experts: Annotated[int, Ge(0)] | None = None
     """Experts that every token passes in addition, built as one MLP."""
     shared_expert_gate: bool | None = None
     """Multiply the output of the shared experts by sigmoid(w . x)."""
-    decoder_sparse_step: int = 1
+    decoder_sparse_step: Size = 1
     """Layers whose index + 1 is divisible by this have experts."""
-    mlp_only_layers: tuple[int, ...] = ()
+    mlp_only_layers: tuple[Annotated[int, Ge(0)], ...] = ()
     """Indices of layers that keep a dense MLP."""
     renormalise: bool = True
     """Divide the weights of a token's experts by their sum."""
-    load_balance_loss: float = 0.01
+    load_balance_loss: Weighting = 0.01
     """Weight of the load-balancing loss, averaged over sparse layers (1 where experts are used evenly)."""
-    router_z_loss: float = 0.001
+    router_z_loss: Weighting = 0.001
     """Weight of mean(logsumexp(router logits)^2), averaged over sparse layers."""
-    router_entropy_loss: float = 0.0
+    router_entropy_loss: Weighting = 0.0
     """Weight of minus the entropy of the mean routing distribution, averaged over sparse layers [nats]."""
 
-    full_attention_interval: int | None = None
+    full_attention_interval: Size | None = None
     """Layers whose index + 1 is divisible by this have attention, the others the delta rule (published Qwen3-Next: 4);
     None: attention in all."""
-    linear_key_heads: int | None = None
+    linear_key_heads: Size | None = None
     """Key heads of the delta rule; None: n_heads."""
-    linear_value_heads: int | None = None
+    linear_value_heads: Size | None = None
     """Value heads of the delta rule, a multiple of its key heads; None: twice as many."""
-    linear_key_dim: int | None = None
+    linear_key_dim: Size | None = None
     """Features of a query or key of the delta rule; None: head_dim / 2."""
-    linear_value_dim: int | None = None
+    linear_value_dim: Size | None = None
     """Features of a value of the delta rule; None: head_dim / 2."""
-    conv_size: int | None = None
+    conv_size: Size | None = None
     """Taps of the short convolutions before the delta rule [tokens]; None: 4."""
 
-    num_frequencies: int | None = None
+    num_frequencies: Size | None = None
     """Resonance: oscillators of all groups; None: 8 per group."""
-    mixer: str | None = None
+    mixer: Literal["oscillators", "none"] | None = None
     """Resonance: "oscillators" (as None), or "none", a control in which each token sees only itself."""
     learned_positions: bool | None = None
     """Resonance: add a learned vector for each of the seq_len positions to the embeddings (gpt always does)."""
@@ -228,42 +236,19 @@ class ModelConfig:
         return cls(arch, **sizes_by_heads(arch, heads), vocab_size=vocab_size, seq_len=seq_len, **settings)
 
     def __post_init__(self) -> None:
+        for name, value in validated(_schema(), vars(self), "model", strict=True).items():
+            object.__setattr__(self, name, value)
         object.__setattr__(self, "arch", architecture(self.arch).name)
-        object.__setattr__(self, "mlp_only_layers", tuple(self.mlp_only_layers))
-        for name in (
-            "d_model",
-            "n_layers",
-            "n_heads",
-            "head_dim",
-            "mlp_dim",
-            "vocab_size",
-            "seq_len",
-            "n_kv_heads",
-            "rotary_dim",
-            "num_frequencies",
-            "full_attention_interval",
-            *DELTA_RULE_SETTINGS,
-        ):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise UserError(f"{name} is {value!r}; it must be a positive integer")
-        for name in ("norm_eps", "rope_theta"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"{name} is {getattr(self, name)}; it must be positive")
-        for name in ("load_balance_loss", "router_z_loss", "router_entropy_loss"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"{name} is {getattr(self, name)}; it must be finite and not negative")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
-        if self.n_layers > MAX_LAYERS:
-            raise UserError(f"--n-layers {self.n_layers}: at most {MAX_LAYERS:,} are possible")
-        if self.norm is not None:
-            key_of(dict.fromkeys(NORMS), self.norm, "norm")
-        if self.biased and self.norm_kind != "layernorm":
+        if self.architecture.biases and self.choice("norm") != "layernorm":
             raise UserError(
                 f"norm '{self.norm}': {self.arch} has biases in its norms, which only a layernorm can have"
             )
-        if self.architecture.oscillators:
+        oscillators = self.architecture.oscillators
+        for name in ATTENTION_SETTINGS if oscillators else ("num_frequencies", "mixer", "learned_positions"):
+            if getattr(self, name) is not None:
+                kinds = "models with attention" if oscillators else "resonance"
+                raise UserError(f"--{name.replace('_', '-')}: is for {kinds}, not {self.arch}")
+        if oscillators:
             self._check_oscillators()
         else:
             self._check_attention()
@@ -274,22 +259,12 @@ class ModelConfig:
             raise UserError(
                 f"head_dim is {self.head_dim}; it must be even: rotary embedding turns pairs of features"
             )
-        for name in ("num_frequencies", "mixer"):
-            if value := getattr(self, name):
-                flag = "--" + name.replace("_", "-")
-                raise UserError(f"{flag} {value}: only with --arch resonance (here it is {self.arch})")
-        if self.learned_positions not in (None, self.architecture.learned_positions):
-            raise UserError(f"--learned-positions: only resonance lets it be chosen (here it is {self.arch})")
         if self.n_heads % self.kv_heads:
             fitting = ", ".join(str(n) for n in range(1, self.n_heads + 1) if self.n_heads % n == 0)
             raise UserError(
                 f"--n-kv-heads {self.n_kv_heads} does not divide the {self.n_heads} heads; {fitting} do"
             )
-        if self.rotary_dim is not None and not self.architecture.rotary:
-            raise UserError(
-                f"rotary_dim {self.rotary_dim}: {self.arch} has no rotary positions; leave it out"
-            )
-        if self.rotary_dim is not None and (self.rotary_dim % 2 or self.rotary_dim > self.head_dim):
+        if self.rotary_dim and (self.rotary_dim % 2 or self.rotary_dim > self.head_dim):
             raise UserError(
                 f"rotary_dim is {self.rotary_dim}; it must be even and at most head_dim {self.head_dim}"
             )
@@ -300,17 +275,11 @@ class ModelConfig:
                 f"n_heads x head_dim must equal d_model, since {self.arch} divides its channels into groups: "
                 f"{self.n_heads} x {self.head_dim} = {self.n_heads * self.head_dim}, but d_model is {self.d_model}"
             )
-        for name in ("attention_gate", "n_kv_heads", "qk_norm", "rotary_dim"):
-            if getattr(self, name):
-                raise UserError(f"{name}: {self.arch} has no attention; leave it out")
-        if self.mixer is not None:
-            key_of(dict.fromkeys(MIXERS), self.mixer, "mixer")
-        if self.num_frequencies is not None and self.num_frequencies % self.n_heads:
+        if self.num_frequencies is not None and (self.mixer == "none" or self.num_frequencies % self.n_heads):
             raise UserError(
-                f"--num-frequencies {self.num_frequencies} is not divisible by the {self.n_heads} groups"
+                f"--num-frequencies {self.num_frequencies}: must be divisible by the {self.n_heads} groups; leave it "
+                "out where --mixer none has no oscillators"
             )
-        if self.mixer == "none" and self.num_frequencies is not None:
-            raise UserError("--mixer none has no oscillators: leave --num-frequencies out")
         if self.learned_positions and self.seq_len > LONGEST_TABLE:
             raise UserError(
                 f"--learned-positions: the table has at most {LONGEST_TABLE} rows, but the context length is "
@@ -322,27 +291,10 @@ class ModelConfig:
         """The row of `arch` in the table."""
         return architecture(self.arch)
 
-    @property
-    def gated(self) -> bool:
-        """Whether the output of attention is gated."""
-        return self.architecture.attention_gate if self.attention_gate is None else self.attention_gate
-
-    @property
-    def qk_normed(self) -> bool:
-        """Whether queries and keys are normalised."""
-        return self.architecture.qk_norm if self.qk_norm is None else self.qk_norm
-
-    @property
-    def tied(self) -> bool:
-        """Whether the head is the token embedding."""
-        return self.architecture.tied_head if self.tied_head is None else self.tied_head
-
-    @property
-    def learns_positions(self) -> bool:
-        """Whether there is a vector for each position."""
-        return (
-            self.architecture.learned_positions if self.learned_positions is None else self.learned_positions
-        )
+    def choice(self, name: str) -> Any:
+        """A setting, or the architecture's of the same name where it is None."""
+        value = getattr(self, name)
+        return getattr(self.architecture, name) if value is None else value
 
     @property
     def kv_heads(self) -> int:
@@ -357,16 +309,6 @@ class ModelConfig:
         return DEFAULT_MODES if self.num_frequencies is None else self.num_frequencies // self.n_heads
 
     @property
-    def biased(self) -> bool:
-        """Whether linear maps (except head and gate) and norms have a bias."""
-        return self.architecture.biases
-
-    @property
-    def norm_kind(self) -> str:
-        """The kind of norm: `norm`, or the architecture's."""
-        return self.norm or self.architecture.norm
-
-    @property
     def rotated(self) -> int:
         """Features of a head that are rotated."""
         if self.rotary_dim is not None:
@@ -376,40 +318,32 @@ class ModelConfig:
     @cached_property
     def sparsity(self) -> Sparsity | None:
         """The experts and the layers that have them; None where there are none."""
-        structure = self.architecture
-        n_experts = structure.n_experts if self.n_experts is None else self.n_experts
+        n_experts = self.choice("n_experts")
         if n_experts == 0:
             for name in EXPERT_SETTINGS:
-                if getattr(self, name) not in (None, False, (), 1 if name == "decoder_sparse_step" else None):
+                if getattr(self, name) not in (None, False, ()):
                     flag = "--" + name.replace("_", "-")
                     raise UserError(f"{flag}: {self.arch} has no experts here; give --n-experts, too")
             return None
-        if structure.oscillators:
-            raise UserError(f"--n-experts {n_experts}: {self.arch} has no experts; leave it out")
-        top_k = min(structure.top_k, n_experts) if self.top_k is None else self.top_k
-        if not 1 <= top_k <= n_experts:
+        top_k = min(self.architecture.top_k, n_experts) if self.top_k is None else self.top_k
+        if top_k > n_experts:
             raise UserError(
                 f"--top-k {top_k}: a token can be sent to 1..{n_experts} of the {n_experts} experts"
             )
-        expert_dim = structure.expert_dim(self.mlp_dim) if self.expert_dim is None else self.expert_dim
-        n_shared = structure.n_shared_experts if self.n_shared_experts is None else self.n_shared_experts
-        if expert_dim < 1 or n_shared < 0 or self.decoder_sparse_step < 1:
+        layers = tuple(
+            layer
+            for layer in range(self.n_layers)
+            if (layer + 1) % self.decoder_sparse_step == 0 and layer not in self.mlp_only_layers
+        )
+        if not layers or max(self.mlp_only_layers, default=0) >= self.n_layers:
             raise UserError(
-                "--expert-dim and --decoder-sparse-step must be at least 1, --n-shared-experts at least 0"
+                f"--decoder-sparse-step {self.decoder_sparse_step} and --mlp-only-layers must be among the layers "
+                f"0..{self.n_layers - 1} and leave some of them with experts"
             )
-        gate = structure.shared_expert_gate if self.shared_expert_gate is None else self.shared_expert_gate
-        if self.shared_expert_gate and n_shared == 0:
-            raise UserError("--shared-expert-gate: there are no shared experts; give --n-shared-experts 1")
-        step, count = self.decoder_sparse_step, self.n_layers
-        for layer in self.mlp_only_layers:
-            if not 0 <= layer < count:
-                raise UserError(f"--mlp-only-layers {layer}: the model has the layers 0..{count - 1}")
-        layers = tuple(i for i in range(count) if (i + 1) % step == 0 and i not in self.mlp_only_layers)
-        if not layers:
-            raise UserError(
-                f"--decoder-sparse-step {step} and --mlp-only-layers leave none of the {count} layers"
-            )
-        return Sparsity(n_experts, top_k, expert_dim, n_shared * expert_dim, gate and n_shared > 0, layers)
+        expert_dim = self.expert_dim or self.architecture.expert_dim(self.mlp_dim)
+        shared_dim = self.choice("n_shared_experts") * expert_dim
+        gate = self.choice("shared_expert_gate") and shared_dim > 0
+        return Sparsity(n_experts, top_k, expert_dim, shared_dim, gate, layers)
 
     @cached_property
     def linear_attention(self) -> LinearAttention | None:
@@ -449,7 +383,7 @@ class ModelConfig:
         Only the experts that a token passes through count.
         """
         # The paper's law for qwen3 ignores its third MLP matrix and its gate; the LRs were fitted with it.
-        used = matrix_params(self, active=True)
+        used = parameter_count(self, PRODUCTS, active=True)
         if not self.architecture.size_law:
             return used
         law = 12 * self.d_model**2 * self.n_layers
@@ -464,7 +398,7 @@ class ModelConfig:
     @property
     def total_params(self) -> int:
         """The size law with token embedding and head (once where they are one), which determines the horizon."""
-        return self.non_emb_params + (1 if self.tied else 2) * self.d_model * self.vocab_size
+        return self.non_emb_params + (1 if self.choice("tied_head") else 2) * self.d_model * self.vocab_size
 
     @property
     def exact_params(self) -> int:
@@ -494,8 +428,8 @@ class ModelConfig:
         )
         return {
             **{name: getattr(self, name) for name in names},
-            "attention_gate": self.gated,
-            "tied_head": self.tied,
+            "attention_gate": self.choice("attention_gate"),
+            "tied_head": self.choice("tied_head"),
             "n_kv_heads": self.kv_heads,
             "num_frequencies": (self.modes * self.n_heads or None) if self.architecture.oscillators else None,
             "n_experts": sparse and sparse.n_experts,
@@ -522,6 +456,14 @@ class ModelConfig:
             if name not in known:
                 raise UserError(f"{origin}: unknown model setting '{name}'{nearest(name, known)}")
         return validated(cls, dict(values), origin, strict=True)
+
+
+@cache
+def _schema() -> Any:
+    """The fields of a `ModelConfig` with their types and ranges, as pydantic checks them."""
+    types = get_type_hints(ModelConfig, include_extras=True)
+    names = {field.name: types[field.name] for field in fields(ModelConfig)}
+    return TypedDict("ModelConfig", names)  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues]
 
 
 # ---- sizes ----
@@ -595,27 +537,30 @@ def resonance_sizes(
 
 # ---- parameters and FLOPs ----
 
+PRODUCTS = ("matrix", "router", "experts")
+"""Kinds of the weights of blocks that take part in matrix products: no embeddings, head, gains or biases."""
+Weight = tuple[str, tuple[int, ...]]
+"""Kind and shape of a parameter."""
 
-def matrix_params(config: ModelConfig, *, active: bool = False) -> int:
-    """Weights of all blocks that take part in matrix products: no embeddings, head, gains or biases.
+
+@cache
+def weights(config: ModelConfig) -> Counter[Weight]:
+    """How many parameters of each kind and shape the model has as built; the kinds are those of its optimizers."""
+    model = load("danalab.models:build_model")(config, device="meta")  # imports torch
+    kinds = model.parameter_kinds()
+    return Counter((kinds[name], tuple(weight.shape)) for name, weight in model.named_parameters())
+
+
+def parameter_count(
+    config: ModelConfig,
+    kinds: tuple[str, ...] = (*PRODUCTS, "vector", "embedding", "head"),
+    *,
+    active: bool = False,
+) -> int:
+    """Exact number of parameters of these kinds of the model as built, by default of all.
 
     `active`: count only the experts that a token passes through.
     """
-    return _count(config, ("matrix", "router", "experts"), active)
-
-
-def parameter_count(config: ModelConfig, *, embeddings: bool = True, active: bool = False) -> int:
-    """Exact number of parameters of the model as built, gains and biases included.
-
-    Args:
-        embeddings: count the embeddings of tokens and learned positions, and an untied head.
-        active: count only the experts that a token passes through.
-    """
-    tables = ("embedding", "head") if embeddings else ()
-    return _count(config, ("matrix", "router", "experts", "vector", *tables), active)
-
-
-def _count(config: ModelConfig, kinds: tuple[str, ...], active: bool) -> int:
     count = 0
     for (kind, dims), times in weights(config).items():
         if active and kind == "experts" and config.sparsity is not None:
@@ -631,87 +576,13 @@ def flops_per_token(config: ModelConfig, seq_len: int | None = None) -> int:
     rule by its matrix products; experts only if the token is sent to them. The Fourier transforms and short
     convolutions of resonance do not count: they are under 1% of its FLOPs, and memory-bound.
     """
-    products = matrix_params(config, active=True) + config.vocab_size * config.d_model
+    products = parameter_count(config, PRODUCTS, active=True) + config.vocab_size * config.d_model
     if config.architecture.oscillators:
         return 6 * products
     length = config.seq_len if seq_len is None else seq_len
     attention = 12 * config.attention_layers * config.n_heads * config.head_dim * length
     linear = config.linear_attention
     return 6 * products + attention + (0 if linear is None else len(linear.layers) * linear.flops_per_token())
-
-
-Weight = tuple[str, tuple[int, ...]]
-"""Kind and shape of a parameter."""
-
-
-@cache
-def weights(config: ModelConfig) -> Counter[Weight]:
-    """How many parameters of each kind and shape the model has as built; the kinds are those of its optimizers."""
-    structure, linear, sparse, d = (
-        config.architecture,
-        config.linear_attention,
-        config.sparsity,
-        config.d_model,
-    )
-    found: Counter[Weight] = Counter()
-
-    def add(kind: str, *dims: int, times: int = 1) -> None:
-        found[kind, dims] += times
-
-    def add_map(outputs: int, inputs: int, times: int = 1) -> None:
-        add("matrix", outputs, inputs, times=times)
-        if structure.biases:
-            add("vector", outputs, times=times)
-
-    def add_norm(width: int, times: int = 1) -> None:
-        add("vector", width, times=times * (2 if structure.biases else 1))
-
-    def add_mlp(width: int, layers: int) -> None:
-        add_map(width, d, layers * (structure.mlp_matrices - 1))
-        add_map(d, width, layers)
-
-    add("embedding", config.vocab_size, d)
-    if config.learns_positions:
-        add("embedding", config.seq_len, d)
-    if not config.tied:
-        add("head", config.vocab_size, d)
-    add_norm(d, 2 * config.n_layers + 1)
-    layers = config.n_layers - config.attention_layers
-    if linear is not None:
-        for outputs, each in ((linear.key_width, 2), (linear.value_width, 2), (linear.value_heads, 2)):
-            add("matrix", outputs, d, times=each * layers)
-        add("matrix", d, linear.value_width, times=layers)
-        add("vector", linear.key_width, linear.conv_size, times=2 * layers)
-        add("vector", linear.value_width, linear.conv_size, times=layers)
-        add("vector", linear.value_heads, times=2 * layers)
-        add("vector", linear.value_dim, times=layers)
-    layers = config.attention_layers
-    if structure.oscillators:
-        add("matrix", d, d, times=3 * layers)
-        if config.modes:
-            add("vector", config.n_heads, config.modes, times=2 * layers)
-            add("vector", d, config.modes, times=2 * layers)
-            add("vector", d, times=layers)
-    else:
-        width, kv_width = config.n_heads * config.head_dim, config.kv_heads * config.head_dim
-        add_map(width, d, layers)
-        add_map(kv_width, d, 2 * layers)
-        add_map(d, width, layers)
-        if config.gated:
-            add("matrix", width, d, times=layers)
-        if config.qk_normed:
-            add_norm(config.head_dim, 2 * layers)
-    layers = 0 if sparse is None else len(sparse.layers)
-    add_mlp(config.mlp_dim, config.n_layers - layers)
-    if sparse is not None:
-        add("router", sparse.n_experts, d, times=layers)
-        add("experts", sparse.n_experts, sparse.expert_dim, d, times=layers * (structure.mlp_matrices - 1))
-        add("experts", sparse.n_experts, d, sparse.expert_dim, times=layers)
-        if sparse.shared_dim:
-            add_mlp(sparse.shared_dim, layers)
-        if sparse.shared_gate:
-            add("router", 1, d, times=layers)
-    return +found
 
 
 CHECKPOINTING = ("none", "full", "every-n:K", "selective")

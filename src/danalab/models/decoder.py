@@ -47,16 +47,18 @@ class Decoder(nn.Module):
         self.measures_hoyer = False
         """Whether passes with gradients compute the Hoyer penalty of the embedded tokens, for `take_hoyer`."""
         self.token_embedding = Embedding(
-            config.vocab_size, config.d_model, "tied" if config.tied else "embedding"
+            config.vocab_size, config.d_model, "tied" if config.choice("tied_head") else "embedding"
         )
         self.position_embedding = (
-            Embedding(config.seq_len, config.d_model) if config.learns_positions else None
+            Embedding(config.seq_len, config.d_model) if config.choice("learned_positions") else None
         )
         has_rotary = config.architecture.rotary
         self.rotary = Rotary(config.seq_len, config.rotated, config.rope_theta) if has_rotary else None
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
         self.final_norm = make_norm(config, config.d_model)
-        self.output_head = None if config.tied else Linear(config.d_model, config.vocab_size, role="head")
+        self.output_head = (
+            None if config.choice("tied_head") else Linear(config.d_model, config.vocab_size, role="head")
+        )
         self._routing: list[Routing] = []
         self._hoyer: Tensor | None = None
 
@@ -253,8 +255,10 @@ class Decoder(nn.Module):
 def materialise(model: Decoder, device: torch.device | str) -> Decoder:
     """Give a model on the meta device memory on `device`, in place, with undefined weights; returns it.
 
-    As `Module.to_empty`, whose `empty_like` imports sympy.
+    As `Module.to_empty`, whose `empty_like` imports sympy. UserError: the device has less memory.
     """
+    needed = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+    require_memory(needed, device, "the model")
     return model._apply(lambda t: torch.empty(t.shape, dtype=t.dtype, device=device))
 
 

@@ -130,7 +130,9 @@ class Optimizer(torch.optim.Optimizer):
             raise ValueError(f"{owner}: omega and weight_decay both set the weight decay; give one of them")
         if horizon is not None and rest.get("wd_ts") is not None:
             raise ValueError(f"{owner}: horizon and wd_ts both set the time scale of weight decay; give one")
-        scale = rest.get("wd_ts") or (horizon / 10 if horizon else wd_ts or FREE_WD_TS)
+        scale = rest.get("wd_ts") or (horizon / 10 if horizon else wd_ts)
+        if scale is None:
+            raise ValueError(f"{owner}: omega needs horizon, the length of the run in steps, or wd_ts")
         return {**rest, "weight_decay": omega / scale, "wd_ts": scale, "decay_bound": self.decay_bound}
 
     def _fresh(self, group: Group, p: Tensor) -> State:
@@ -290,8 +292,6 @@ def hash32(x: Any) -> Any:
 
 
 # ---- weight decay ----
-
-FREE_WD_TS = 100.0  # time scale of a decay by omega where the length of the run is not known [steps]
 
 
 def schedule_factor(group: Mapping[str, Any]) -> float:

@@ -144,7 +144,7 @@ class LogTimeOptimizer(Optimizer):
         weight_decay: independent weight decay, lambda(0).
         wd_ts: time scale on which it falls [steps]; none = constant.
         omega: in place of weight_decay: lambda(t) = omega / (wd_ts + t).
-        horizon: length of the run, with omega: wd_ts is a tenth of it [steps]; none = wd_ts 100.
+        horizon: length of the run, with omega: wd_ts is a tenth of it [steps].
         fused: one pass over memory, by C++ on a CPU and torch.compile on a GPU; none = where they can be had.
         maximize: ascend in place of descending.
         stochastic_rounding: round 16-bit parameters at random; "moments" = keep the moments in bfloat16, too.

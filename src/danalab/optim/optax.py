@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise MissingExtra("optax", "danalab.optim.optax") from error
 
-from .base import FREE_WD_TS, RANGES
+from .base import RANGES
 from .dana import LogTimeOptimizer
 from .groups import DECAYED, ORTHOGONALISED, kind_by_name, with_tied
 from .muon import NORMUON_BETA, reduced
@@ -302,7 +302,10 @@ def _member(
     if omega is not None:
         if isinstance(weight_decay, Real) and weight_decay:
             raise UserError("omega and weight_decay both set the weight decay; give one of them")
-        wd_ts = wd_ts if wd_ts is not None else FREE_WD_TS if horizon is None else horizon / 10
+        if wd_ts is None:
+            if horizon is None:
+                raise UserError("omega needs horizon, the length of the run in steps, or wd_ts")
+            wd_ts = horizon / 10
         weight_decay, bound = omega / wd_ts, LogTimeOptimizer.decay_bound
     decays = not isinstance(weight_decay, Real) or weight_decay != 0
     if callable(learning_rate) and decays and peak_lr is None:

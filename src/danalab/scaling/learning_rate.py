@@ -5,8 +5,7 @@ and a global batch of 32 (and, in a second table, 512) sequences, at horizon f =
 counted in tokens. Between the two the rate is a power of the batch that meets both (the paper has none there); beyond
 512, and beyond 32 without a second row, it is held.
 
-Small batches want less than some of the laws give: `batch_factor`. `advice` is for longer runs, which defaults do not
-follow.
+Small batches want less than some of the laws give: `batch_factor`.
 """
 
 import math
@@ -238,21 +237,6 @@ def batch_factor(arch: str, opt: str, tokens_per_step: int) -> float:
     if arch == "resonance" or row not in _FALLING_WITH_THE_BATCH.get(table, ()):
         return 1.0
     return min(1.0, (tokens_per_step / FITTED_TOKENS) ** (1 / 3))
-
-
-def advice(opt: str, horizon: float) -> list[str]:
-    """What was measured of the best rate beyond 20 tokens a parameter (`horizon` f > 1): f^h of the law's, at omega
-    sqrt(f) for weight decay; h by bench/horizon_cpu.yaml and horizon_rates.yaml (docs/horizon.md).
-    """
-    exponent = facts_of(opt).horizon
-    if horizon <= 1.01 or exponent is None:
-        return []
-    value, low, high = exponent
-    return [
-        f"{horizon:.3g} times the length of the laws' runs: the best rate was {horizon**value:.2g} of the law's "
-        f"(exponent {value:g}, {low:g} to {high:g}, 3k to 10k parameters) at omega {math.sqrt(horizon):.2g} times "
-        f"as large; try --lr-multiplier {horizon**value:.2g}"
-    ]
 
 
 def slow_momentum(steps: int, delta: float = DELTA, kappa: float = KAPPA) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def test_logits_are_those_of_transformers(config: ModelConfig):
     model = theirs(described)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected
-    assert set(missing) <= ({"lm_head.weight"} if config.tied else set())
+    assert set(missing) <= ({"lm_head.weight"} if config.choice("tied_head") else set())
     model.tie_weights()
     with torch.no_grad():
         torch.testing.assert_close(ours(TOKENS), model(TOKENS).logits, rtol=1e-5, atol=1e-5)
@@ -100,7 +100,7 @@ def of_our_class(model_class: Any, config_class: Any, ours: Decoder) -> Any:
     model = model_class(config_class(**described)).eval()
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected
-    assert set(missing) <= ({"output_head.weight"} if ours.config.tied else set())
+    assert set(missing) <= ({"output_head.weight"} if ours.config.choice("tied_head") else set())
     model.tie_weights()
     return model
 

@@ -188,10 +188,6 @@ def test_the_default_rate_falls_with_the_batch_where_the_law_is_too_high(opt: st
     assert ("for 1,024 tokens a step, times 0.25" in small.lr_source) == (factor < 1)
 
 
-def test_long_runs_get_advice_and_keep_the_law():
-    longer = resolve(TrainConfig(heads=3, tokens_per_param=80), Words())
-    assert "exponent -0.18" in longer.notes[0]
-    assert longer.lr == resolve(TrainConfig(heads=3), Words()).lr
 
 
 def test_configuration_needs_no_torch():

@@ -1,4 +1,4 @@
-"""Flags that `danalab sweep` and `danalab ladder` share: hours and costs; SLURM's, as `danalab slurm` has them."""
+"""Flags that `danalab sweep` and `danalab ladder` share: hours; SLURM's, as `danalab slurm` has them."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from annotated_types import Gt, Le
 
 from danalab.errors import UserError
-from danalab.train.config.flags import Count, JsonFlags, Positive, flag, setting
+from danalab.train.config.flags import Count, JsonFlags, flag, setting
 from danalab.train.slurm import Resources
 
 if TYPE_CHECKING:
@@ -38,20 +38,12 @@ class SweepFlags(JsonFlags, Resources):
         None, "With --dry-run: hours on this accelerator (h100, a100, ...); default by the finished runs."
     )
     mfu: Annotated[float, Gt(0), Le(1)] = setting(0.4, "With --gpu: share of its peak that training reaches.")
-    dollars_per_hour: Positive | None = setting(
-        None, "With --dry-run: price of a device, for costs [$/hour]; default a rough one of --gpu."
-    )
 
     def check(self) -> None:
         super().check()
         for name in (*(field.name for field in fields(Resources)), "wait"):
             if self.executor != "slurm" and getattr(self, name) != getattr(SweepFlags, name):
                 raise UserError(f"{flag(name)}: is for --executor slurm, not {self.executor}")
-        if self.executor == "slurm" and self.jobs is not None:
-            raise UserError(f"--jobs {self.jobs}: is for --executor pool; slurm has --at-once")
-        for name in ("gpu", "dollars_per_hour"):
-            if getattr(self, name) is not None and not self.dry_run:
-                raise UserError(f"{flag(name)} {getattr(self, name)}: is for --dry-run")
 
     def runner(self, folder: Path) -> "Runner":
         """What makes the runs of a folder."""
@@ -61,13 +53,6 @@ class SweepFlags(JsonFlags, Resources):
         if self.executor == "slurm":
             return SlurmRunner(folder, self, wait=self.wait)
         return Runner(folder, self.jobs)
-
-    @property
-    def price(self) -> float | None:
-        """Price of a device [$/hour]: as given, else a rough one of --gpu."""
-        from danalab.hardware import named
-
-        return self.dollars_per_hour or (None if self.gpu is None else named(self.gpu).dollars_per_hour)
 
     def rate(self, folder: Path) -> "tuple[Rate | None, str]":
         """(FLOP/s of a device, source of the number)."""

@@ -23,17 +23,16 @@ def show_plan(
 ) -> Answer:
     """Estimates of cells, a line per name, and `more`; writes SLURM's scripts."""
     rate, source = flags.rate(runner.folder)
-    estimates = estimate(cells, runner.folder, rate, flags.price)
+    estimates = estimate(cells, runner.folder, rate)
     scripts = list(map(str, runner.write_scripts(cells))) if isinstance(runner, SlurmRunner) else []
     flops = sum(each["flops"] for each in estimates)
-    hours, cost = (total([each[name] for each in estimates]) for name in ("device_hours", "cost"))
+    hours = total([each["device_hours"] for each in estimates])
     at_once = min(flags.at_once or runner.jobs, len(estimates))
     facts = {
         "runs": estimates,
         "flops": flops,
         "device_hours": hours,
         "wall_hours": hours and hours / at_once,
-        "cost": cost,
         "hours_from": source,
         "scripts": scripts,
     }
@@ -49,15 +48,11 @@ def show_plan(
         "epochs": lambda runs: _shown(runs[0]["epochs"], ".2g"),
         "FLOPs": lambda runs: f"{sum(run['flops'] for run in runs):.3g}",
         "device-hours": lambda runs: _shown(total([run["device_hours"] for run in runs]), ".3g"),
-        "cost [$]": lambda runs: _shown(total([run["cost"] for run in runs]), ",.2f"),
     }
-    if flags.price is None:
-        del columns["cost [$]"]
     table = [[name, *(cell(runs) for cell in columns.values())] for name, runs in groups.items()]
     totals = [f"{len(estimates)} runs", f"{flops:.3g} FLOPs"]
     if hours:
         totals.append(f"{hours:.3g} device-hours, {hours / at_once:.3g} hours with {at_once} at a time")
-    totals += [] if cost is None else [f"cost {cost:,.2f}"]
     lines = [
         as_text(["run", *columns], table),
         f"{', '.join(totals)} ({source}); nothing was trained (--dry-run)",

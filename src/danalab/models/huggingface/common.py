@@ -90,7 +90,7 @@ def outer_entries(config: ModelConfig) -> list[Entry]:
         ("token_embedding", "model.embed_tokens", table),
         ("final_norm", "model.norm", (config.d_model,)),
     ]
-    named += [] if config.tied else [("output_head", "lm_head", table)]
+    named += [] if config.choice("tied_head") else [("output_head", "lm_head", table)]
     return [Entry(f"{theirs}.weight", shape, (f"{ours}.weight",)) for ours, theirs, shape in named]
 
 

@@ -44,7 +44,7 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
         "architectures": [_CLASSES[config.arch]],
         "vocab_size": config.vocab_size,
         "use_cache": True,
-        "tie_word_embeddings": config.tied,
+        "tie_word_embeddings": config.choice("tied_head"),
     }
     layout = _LAYOUTS[config.arch]
     return described | layout.to_settings(config), to_weights(layout.entries(config), weights)
@@ -52,7 +52,11 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
 
 def require_class(config: ModelConfig) -> bool:
     """Whether the class that computes this model's function is ours, not one of `transformers`; a UserError: none."""
-    plain = config.sparsity is None and config.rotated == config.head_dim and config.norm_kind != "rmsnorm-1p"
+    plain = (
+        config.sparsity is None
+        and config.rotated == config.head_dim
+        and config.choice("norm") != "rmsnorm-1p"
+    )
     if config.arch not in _CLASSES and not (config.arch in ARCHITECTURES and plain):
         known = ", ".join(sorted({*_CLASSES, *ARCHITECTURES}))
         raise UserError(
@@ -67,9 +71,9 @@ def require_class(config: ModelConfig) -> bool:
 def _obstacle(config: ModelConfig) -> str | None:
     """What the class of `transformers` lacks for this model; None where it has all."""
     wanted: dict[str, tuple[object, object]] = {
-        "attention_gate": (config.gated, config.arch == "qwen3next"),
-        "qk_norm": (config.qk_normed, config.architecture.qk_norm),
-        "norm": (config.norm_kind, config.architecture.norm),
+        "attention_gate": (config.choice("attention_gate"), config.arch == "qwen3next"),
+        "qk_norm": (config.choice("qk_norm"), config.architecture.qk_norm),
+        "norm": (config.choice("norm"), config.architecture.norm),
         "residual_scale": (config.residual_scale, 1.0),
     }
     if config.arch == "gpt":
@@ -119,7 +123,7 @@ def from_huggingface(
     except (TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise UserError(f"config.json of a {kind} model cannot be used: {error}") from None
     named = published_names(weights, "transformer." if kind == "gpt2" else "model.")
-    if config.tied:
+    if config.choice("tied_head"):
         named.pop("lm_head.weight", None)
     return config, from_weights(_LAYOUTS[config.arch].entries(config), named)
 
@@ -138,15 +142,15 @@ def module_settings(config: ModelConfig) -> dict[str, Any]:
             "AutoModelForCausalLM": f"{MODULE.stem}.DanalabForCausalLM",
         },
         **{name: getattr(config, name) for name in _SAME},
-        "norm": config.norm_kind,
-        "tie_word_embeddings": config.tied,
+        "norm": config.choice("norm"),
+        "tie_word_embeddings": config.choice("tied_head"),
         "use_cache": True,
         "danalab_model": config.as_dict(),
         "n_heads": config.n_heads,
         "n_kv_heads": config.kv_heads,
         "head_dim": config.head_dim,
-        "attention_gate": config.gated,
-        "qk_norm": config.qk_normed,
+        "attention_gate": config.choice("attention_gate"),
+        "qk_norm": config.choice("qk_norm"),
         "swiglu": config.architecture.mlp_matrices == 3,
         "rope_base": config.rope_theta,
     }

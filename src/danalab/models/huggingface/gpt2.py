@@ -29,7 +29,7 @@ def entries(config: ModelConfig) -> list[Entry]:
         "mlp.down": ("mlp.c_proj", (wide, d)),
     }
     table = [Entry(f"transformer.{theirs}", shape, (ours,)) for ours, (theirs, shape) in outside.items()]
-    if not config.tied:
+    if not config.choice("tied_head"):
         table.append(Entry("lm_head.weight", (config.vocab_size, d), ("output_head.weight",)))
     for layer in range(config.n_layers):
         for ours, (theirs, shape) in modules.items():

@@ -26,7 +26,7 @@ def entries(config: ModelConfig) -> list[common.Entry]:
             "mlp_norm": ("post_attention_layernorm", (d,)),
         }
         rotated = {"q": ("q_proj", (queries, d)), "k": ("k_proj", (keys, d))}
-        if config.qk_normed:
+        if config.choice("qk_norm"):
             rotated |= {"q_norm": ("q_norm", (dim,)), "k_norm": ("k_norm", (dim,))}
         for mine, (name, shape) in plain.items():
             table.append(common.Entry(f"{theirs}.{name}.weight", shape, (f"{ours}.{mine}.weight",)))

@@ -47,13 +47,13 @@ class Attention(nn.Module):
         )
         self.head_dim = config.head_dim
         self.grouped = config.kv_heads != config.n_heads
-        self.q = Linear(d, heads, bias=config.biased)
-        self.k = Linear(d, kv_heads, bias=config.biased)
-        self.v = Linear(d, kv_heads, bias=config.biased)
-        self.gate = Linear(d, heads) if config.gated else None
-        self.out = Linear(heads, d, role="residual", bias=config.biased)
-        self.q_norm = make_norm(config, config.head_dim) if config.qk_normed else None
-        self.k_norm = make_norm(config, config.head_dim) if config.qk_normed else None
+        self.q = Linear(d, heads, bias=config.architecture.biases)
+        self.k = Linear(d, kv_heads, bias=config.architecture.biases)
+        self.v = Linear(d, kv_heads, bias=config.architecture.biases)
+        self.gate = Linear(d, heads) if config.choice("attention_gate") else None
+        self.out = Linear(heads, d, role="residual", bias=config.architecture.biases)
+        self.q_norm = make_norm(config, config.head_dim) if config.choice("qk_norm") else None
+        self.k_norm = make_norm(config, config.head_dim) if config.choice("qk_norm") else None
 
     @property
     def head_norms(self) -> tuple[nn.Module | None, ...]:

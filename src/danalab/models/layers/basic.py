@@ -39,8 +39,8 @@ class MLP(nn.Module):
         super().__init__()
         activation = config.architecture.activation
         self.gate = Linear(config.d_model, width) if activation == "swiglu" else None
-        self.up = Linear(config.d_model, width, bias=config.biased)
-        self.down = Linear(width, config.d_model, role="residual", bias=config.biased)
+        self.up = Linear(config.d_model, width, bias=config.architecture.biases)
+        self.down = Linear(width, config.d_model, role="residual", bias=config.architecture.biases)
         self.approximate = "tanh" if activation == "gelu-tanh" else "none"
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,4 +86,4 @@ class Norm(nn.Module):
 
 def make_norm(config: ModelConfig, dim: int) -> Norm:
     """The norm that `config` asks for, over `dim` features."""
-    return Norm(dim, config.norm_eps, config.norm_kind, config.biased)
+    return Norm(dim, config.norm_eps, config.choice("norm"), config.architecture.biases)

@@ -91,7 +91,7 @@ class Answer(NamedTuple):
 
 def flag(name: str) -> str:
     """The spelling of a field on the command line."""
-    return "--" + name.rstrip("_").replace("_", "-")
+    return "--set" if name == "optimizer_settings" else "--" + name.rstrip("_").replace("_", "-")
 
 
 def names_of(section: type, *kinds: Kind) -> frozenset[str]:
@@ -267,22 +267,18 @@ def _parser(flags_type: type, prog: str, description: str = "", *, everything: b
             nargs = kind.get("nargs", "?")
             group.add_argument(field.name, **{**kind, "nargs": nargs, "metavar": arguments[-1]}, help=help)
             help = argparse.SUPPRESS
-        group.add_argument(_spelled(field.name), dest=field.name, help=help, **kind)
+        group.add_argument(flag(field.name), dest=field.name, help=help, **kind)
         aliases = [flag(alias) for each in said for alias in each.get("aliases", ())]
         if aliases:
             parser.add_argument(*dict.fromkeys(aliases), dest=field.name, help=argparse.SUPPRESS, **kind)
         if "action" in kind and "nargs" not in kind:
-            parser.switches |= {_spelled(field.name), *aliases}
+            parser.switches |= {flag(field.name), *aliases}
     parser.usage = " ".join([prog, *arguments, "[flags]"])
     parser.epilog = f"{hidden} more flags: {prog} --help-all. " if hidden else ""
     parser.epilog += (
         "--config FILE.yaml reads flags from a file, --print-config prints them, --debug shows tracebacks."
     )
     return parser
-
-
-def _spelled(name: str) -> str:
-    return "--set" if name == "optimizer_settings" else flag(name)
 
 
 def is_positional(hint: Any) -> bool:
@@ -331,7 +327,7 @@ def parse(flags_type: type[T], words: Sequence[str], prog: str) -> T:
     from_file = {} if file is None else _read_file(file, hints)
     for name in given:
         if dict in leaf_types(hints[name]):
-            given[name] = {**(from_file.get(name) or {}), **_assignments(_spelled(name), given[name])}
+            given[name] = {**(from_file.get(name) or {}), **_assignments(flag(name), given[name])}
     values = validated(flags_type, from_file, f"--config {file}") | validated(flags_type, given)
     for field in dataclasses.fields(flags_type):  # pyright: ignore[reportArgumentType]
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

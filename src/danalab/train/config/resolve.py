@@ -21,8 +21,6 @@ from danalab.models.config import GPT2_VOCAB, ModelConfig
 from danalab.optimizer_facts import OMEGA, canonical_name, facts_of
 from danalab.optimizer_facts import warmup_steps as usual_warmup
 from danalab.scaling.learning_rate import (
-    CHINCHILLA,
-    advice,
     batch_factor,
     decay_factor,
     largest_decay,
@@ -239,10 +237,6 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
 def remarks(config: TrainConfig) -> list[str]:
     """Notes about a run, for the log and `danalab plan`."""
     given, notes = config.given, []
-    if given.lr is None:
-        params = config.model.total_params if config.horizon_basis == "total" else config.model.non_emb_params
-        horizon = config.tokens(config.iterations) / (CHINCHILLA * params)
-        notes += advice(config.opt, horizon)
     decay = given.weight_decay or 0
     if (
         decay > 0.01

@@ -237,21 +237,34 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
         for name in names_of(type(spec), "run")
         if theirs.get(name) != ours[name] and not (name == "init_from" and _is_moved(ours, theirs))
     ]
-    # What was given explains what follows from it.
-    shown = [name for name in differing if not spec.automatic(name)] or differing
+    # What was typed explains what follows from it.
+    typed, before = spec.given.as_dict(), saved["given"]
+    shown = [
+        name
+        for name in names_of(type(spec), "run")
+        if differing and typed[name] != before.get(name) and (name in differing or ours[name] is None)
+    ] or differing
+    pairs = {
+        name: (theirs.get(name), ours[name]) if name in differing else (before.get(name), typed[name])
+        for name in sorted(shown)
+    }
     reasons = [
-        f"{flag(name)}: {_show(theirs.get(name))} there, {_show(ours[name])} here" for name in sorted(shown)
+        f"{flag(name)}: {_show(there)} there, {_show(here)} here" for name, (there, here) in pairs.items()
     ]
     if saved["dataset"]["fingerprint"] != dataset.fingerprint:
         reasons.append(f"data: {saved['dataset']['path']} there, {dataset.path} here (contents differ)")
     if reasons:
+        longer = pairs.keys() == {"iterations"} and spec.iterations > theirs["iterations"]
         if not folder.store.steps() and not folder.metrics_file.is_file():
             return spec  # stopped before the first step
-        longer = theirs["iterations"] != spec.iterations
-        hint = f", or --extend-to {spec.iterations} to lengthen it" if longer else ""
         raise UserError(
-            f"{folder.path} already holds a run with other settings ({'; '.join(reasons)}); take another "
-            f"--run-dir{hint}"
+            f"{folder.path} already holds a run with other settings ({'; '.join(reasons)}); "
+            + (
+                f"give --extend-to {spec.iterations} to lengthen it"
+                if longer
+                else "repeat its command to continue it"
+            )
+            + ", or take another --run-dir"
         )
     for name, value in taken.items():
         log.info("%s %s, as the run began", flag(name), value)
@@ -278,4 +291,4 @@ def _is_moved(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
 
 
 def _show(value: Any) -> str:
-    return "nothing" if value is None else str(value)
+    return "nothing" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
