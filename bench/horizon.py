@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from danalab.experiments.analysis import Analysis, analyse
-from danalab.experiments.drawing import save_figure
+from danalab.experiments.drawing import THEMES, save_figure
 from danalab.experiments.figures import horizon_loss_figure, multiplier_figure
 from danalab.experiments.formats import as_markdown
 from danalab.experiments.horizon import analyse_horizons, budget_table, exponent_table, multiplier_table
@@ -60,4 +60,5 @@ if __name__ == "__main__":
     for name, draw in FIGURES.items():
         with tempfile.TemporaryDirectory() as drawn:
             save_figure(lambda draw=draw: draw(data()), Path(drawn) / name)
-            shutil.copy(Path(drawn) / f"{name}.png", ROOT / "docs" / "figures")
+            for ending in THEMES:
+                shutil.copy(Path(drawn) / f"{name}{ending}.png", ROOT / "docs" / "figures")

@@ -107,7 +107,7 @@ def headline() -> None:
         whole = curves["adamw"][0][-1]
         against_adamw(left, theme, curves, first=whole * 0.4)
         left.set_title("The same loss with less compute")
-        left.set_xlabel(f"training compute [TFLOPs], {params / 1000:.0f} k parameters")
+        left.set_xlabel(f"training compute [TFLOPs], {params / 1000:.0f} k parameters, one seed")
         longest = max(
             compute[-1] for compute, _ in curves.values()
         )  # with the optimizer's own matrix products
@@ -125,7 +125,7 @@ def headline() -> None:
         right.plot(list(tokens), list(tokens.values()), "o--", color=COLORS[theme]["dana-muon"], markersize=4)
         named(
             right,
-            f"DanaMuon, in tokens {tokens[params]:+.0f}%",
+            f"DanaMuon, tokens {tokens[params]:+.0f}%",
             params,
             tokens[params],
             COLORS[theme]["dana-muon"],

@@ -47,7 +47,7 @@ def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch):
         ("call.yaml", "a: !!python/object/apply:os.system [touch pwned]", "python/object"),
         ("tag.yaml", "a: !function f", "!function"),
         ("cut.yaml", "a: [1", "not valid YAML"),
-        ("null\0.json", None, "null byte"),
+        ("null\0.json", None, "null (byte|character)"),  # Python 3.13 says character
         ("half\ud800.json", None, "surrogate"),
         ("pipe.json", None, "not a regular file"),
     ],

@@ -35,9 +35,10 @@ def test_kernel(): raise ValueError("fused=True needs a C++ compiler, but no C++
 
 
 def run_pytest(place: Path, *words: str, **environment: str) -> str:
-    """The last lines of a run in a folder, without the plug-ins that are installed here."""
-    given = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "markers=slow", *words]
+    """The last lines of a run in a folder, without the plug-ins and settings of this machine."""
+    given = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", **environment}
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider"]
+    command += ["-o", "markers=slow", *words]
     done = subprocess.run(command, cwd=place, env=given, capture_output=True, text=True)
     return done.stdout + done.stderr
 
@@ -70,4 +71,4 @@ def test_what_is_pinned_installs_on_the_first_release_of_this_python():
         except metadata.PackageNotFoundError:  # of an extra that is not installed
             continue
         if found.version in pin.specifier:
-            assert first in SpecifierSet(found.metadata["Requires-Python"] or ""), line
+            assert first in SpecifierSet(found.metadata.get("Requires-Python", "")), line

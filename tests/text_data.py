@@ -33,7 +33,7 @@ def prepare_texts(folder: Path, train: str, val: str) -> Path:
     (folder / "train.txt").write_text(train)
     (folder / "val.txt").write_text(val)
     texts = {"inputs": [folder / "train.txt"], "val_inputs": [folder / "val.txt"]}
-    return prepare("text", "bytes", folder / "set", **texts, workers=1, progress=False)
+    return prepare("text", "bytes", folder / "set", **texts, progress=False)
 
 
 def prepare_lines(

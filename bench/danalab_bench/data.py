@@ -135,7 +135,7 @@ def preparation(folder: Path, times: dict[str, int], rounds: int, say: Say) -> d
                 alone.append(once.size_bytes() / (time.process_time() - begun) / 1e6)
             begun, used = time.perf_counter(), processor_seconds()
             out = folder / f"out-{tokenizer.name}-{times[tokenizer.name]}-{number}"
-            prepare(source, name, out, workers=cores, progress=False)
+            prepare(source, name, out, progress=False)
             clock, used = time.perf_counter() - begun, processor_seconds() - used
             shutil.rmtree(out)
             found.append(

@@ -19,7 +19,7 @@ _EXTRAS = {
     "lab": "annotated_types cachetools jinja2 markupsafe matplotlib numpy pydantic pydantic_core rich safetensors"
     " tiktoken tokenizers typing_extensions yaml",
     "baselines": "pytorch_optimizer",
-    "data": "datasets fsspec huggingface_hub pyarrow zstandard",
+    "data": "datasets fsspec huggingface_hub pyarrow",
     "hf": "lm_eval transformers",
     "ladder": "scipy",
     "serve": "llguidance starlette uvicorn",
@@ -34,8 +34,11 @@ class MissingExtra(UserError):
     """An optional dependency is needed and not installed."""
 
     def __init__(self, module: str, purpose: str, extra: str | None = None):
-        package = module.replace("_", "-")
-        super().__init__(f"{purpose} needs {package}: pip install 'danalab[{extra or EXTRA_OF[module]}]'")
+        extra = extra or EXTRA_OF[module]
+        what = "more than the optimizers" if extra == "lab" else module.replace("_", "-")
+        super().__init__(
+            f"{purpose} needs {what}: pip install 'danalab[{extra}]', in a clone pip install -e '.[{extra}]'"
+        )
 
 
 def import_extra(module: str, purpose: str) -> Any:

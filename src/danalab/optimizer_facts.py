@@ -60,7 +60,7 @@ class Facts:
     rate: Relative | Usual | None = None
     """The learning rate to begin with, where no law is fitted."""
     rates: tuple[float, float, float] | None = None
-    """Learning rates to try on a small model, measured (bench/first_line.py)."""
+    """Learning rates to try on a small model, around the best ones measured (bench/results)."""
     estimates: str = ""
     """The optimizer whose learning rate is approximated by this one's times its own estimate of a
     distance."""
@@ -81,7 +81,9 @@ FACTS: dict[str, Facts] = {
         marker="D",
         rates=(1.4e-3, 2.8e-3, 5.6e-3),
     ),
-    "dana-mk4": Facts(decay="independent", log_time=True, color="#CD853F", marker="v"),
+    "dana-mk4": Facts(
+        decay="independent", log_time=True, color="#CD853F", marker="v", rates=(2e-3, 4e-3, 8e-3)
+    ),
     "dana-star": Facts(
         decay="independent",
         log_time=True,
@@ -96,6 +98,7 @@ FACTS: dict[str, Facts] = {
         state_words=3.0,
         color="#d62728",
         marker="^",
+        rates=(2.8e-3, 5.6e-3, 1.12e-2),
     ),
     "adamw-decaying-wd": Facts(
         decay="independent", rate=Relative("adamw", 1.0, "the same update"), color="#00CED1", marker="s"
@@ -110,8 +113,11 @@ FACTS: dict[str, Facts] = {
         rate=Usual(0.02, "K. Jordan et al. 2024"),
         color="#ff7f0e",
         marker="p",
+        rates=(2e-2, 4e-2, 8e-2),
     ),
-    "d-muon": Facts(orthogonalises=True, state_words=1.3, color="#8B4513", marker="h"),
+    "d-muon": Facts(
+        orthogonalises=True, state_words=1.3, color="#8B4513", marker="h", rates=(8e-3, 1.6e-2, 3.2e-2)
+    ),
     "dana-muon": Facts(
         orthogonalises=True,
         decay_falls=True,
@@ -168,6 +174,7 @@ FACTS: dict[str, Facts] = {
         rate=Relative("adamw", 1.0, "arXiv 2409.11321 finds the same best rate for both"),
         color="#17becf",
         marker="*",
+        rates=(8e-3, 1.6e-2, 3.2e-2),
     ),
     "lion": Facts(
         state_words=1.0,

@@ -75,6 +75,10 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, data, capsys):
         assert main([*folder, *other]) == 2
         assert re.search(said, capsys.readouterr().err)
     assert main([*folder, "--extend-to", "6"]) == 0
+    record = tmp_path / "run" / "config.json"
+    record.write_text(re.sub(r'"fingerprint": "\w+', '"fingerprint": "ab', record.read_text()))
+    assert main(folder) == 2
+    assert re.search(r"\(data: \S+ changed since\); restore its data to continue", capsys.readouterr().err)
 
 
 @pytest.mark.slow
@@ -154,7 +158,7 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
             ["--expert-dim", "25", "--nproc", "2", "--distributed-backend", "fsdp", "--tp-size", "2"],
             "--tp-size 2 does not divide the model's expert_dim 25",
         ),
-        (["--arch", "enoki", "--top-k", "2"], "enoki has no experts here"),
+        (["--arch", "enoki", "--top-k", "2"], "--top-k: is for models with --n-experts"),
         (["--arch", "enoki", "--router-z-loss", "0.1"], "--router-z-loss: enoki has no experts here"),
         (
             ["--arch", "resonance", "--n-experts", "2"],

@@ -114,21 +114,6 @@ def test_fetching_gpt2_without_a_folder_downloads_it(tmp_path, capsys, monkeypat
     assert _json(capsys, "data", "fetch-gpt2") == {"cache": str(tmp_path)}
 
 
-@pytest.mark.parametrize("size", ["inf", "0.0001"])
-def test_the_text_to_learn_from_may_be_unlimited(corpus, tmp_path, capsys, size):
-    made = [
-        "data",
-        "train-tokenizer",
-        "--vocab-size",
-        "266",
-        "--input",
-        str(corpus),
-        "--out",
-        str(tmp_path / "tok"),
-    ]
-    assert _json(capsys, *made, "--max-mb", size)["name"] == "bpe-266"
-
-
 def test_names_that_are_no_text_are_printed(corpus, tmp_path):
     out = os.fsencode(tmp_path) + b"/\xff"
     command = [

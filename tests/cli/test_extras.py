@@ -67,9 +67,10 @@ def test_a_module_that_is_missing_inside_a_verb_is_asked_for_in_one_line(tmp_pat
     (tmp_path / "plan.yaml").write_text("heads: 4")
     done = subprocess.run([sys.executable, "-c", INSIDE], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout == "2\n2\n2\n", done.stderr
-    needs = [("optim", "matplotlib"), ("plan", "yaml"), ("plan", "pydantic")]
     assert done.stderr.splitlines() == [
-        f"danalab: error: danalab {verb} needs {module}: pip install 'danalab[lab]'" for verb, module in needs
+        f"danalab: error: danalab {verb} needs more than the optimizers: pip install 'danalab[lab]', in a clone "
+        "pip install -e '.[lab]'"
+        for verb in ("optim", "plan", "plan")
     ]
 
 

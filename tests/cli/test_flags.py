@@ -194,7 +194,7 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
 def test_bad_input_ends_with_exit_code_2_and_one_line(capsys):
     assert main(["plan", "--heads", "1"]) == 2
     error = capsys.readouterr().err
-    assert error == "danalab: error: --heads 1 gives enoki zero layers; the smallest size is --heads 2\n"
+    assert error == "danalab: error: --heads 1 gives enoki no layer; take more heads\n"
 
 
 def test_a_full_disk_is_one_line(monkeypatch, capsys):

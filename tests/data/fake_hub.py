@@ -85,7 +85,15 @@ def serve(repo: str, folder: Path):
             path = unquote(self.path.split("?")[0])
             if path.startswith(f"/api/datasets/{repo}/tree/"):
                 below = re.sub(r"^[^/]+/?", "", path.removeprefix(f"/api/datasets/{repo}/tree/"))
-                self._json([entry for entry in hub.listing() if entry["path"].startswith(below)])
+                files = [entry for entry in hub.listing() if entry["path"].startswith(below)]
+                if "recursive=true" not in self.path.lower():
+                    depth = below.count("/") + bool(below)
+                    folders = {"/".join(f["path"].split("/")[: depth + 1]) for f in files} - {
+                        f["path"] for f in files
+                    }
+                    files = [f for f in files if f["path"].count("/") == depth]
+                    files += [{"type": "directory", "path": name, "oid": "0", "size": 0} for name in folders]
+                self._json(files)
             elif path in (f"/api/datasets/{repo}", f"/api/datasets/{repo}/revision/main") or path.endswith(
                 COMMIT
             ):

@@ -83,7 +83,7 @@ def test_the_vocabulary_is_found_in_both_splits(arrays, tmp_path):
     write(tmp_path / "d" / "val" / "x.npy", np.full((2, 5), 700))
     dataset = open_dataset(tmp_path / "d")
     assert (dataset.least_vocab_size, dataset.vocab_size) == (701, 704)
-    with pytest.raises(UserError, match=r"val/x\.npy: token id 700 at \[0, 0\] >= vocab_size 512"):
+    with pytest.raises(UserError, match=r"val/x\.npy: token id 700 >= vocab_size 512"):
         dataset.open_split("val").check_vocab(512)
 
 
@@ -212,5 +212,5 @@ def test_an_epoch_counts_the_tokens_that_are_read(arrays, tmp_path):
 
 def test_a_file_without_a_header_says_what_it_may_be(tmp_path):
     (tmp_path / "part-0.npy").write_bytes(bytes(range(200)))
-    with pytest.raises(UserError, match=r"part-0\.npy: damaged, or not a \.npy .*"):
+    with pytest.raises(UserError, match=r"part-0\.npy: damaged, or not rows of integers: .*"):
         open_dataset(tmp_path)

@@ -139,7 +139,7 @@ def valid(tmp_path_factory) -> dict[str, Path]:
         (root / "text" / f"{number}.txt").write_text(
             f"{number} " + "".join(draw.choices("abcdefg \n", k=200))
         )
-    settings = {"inputs": [root / "text"], "val_fraction": 0.3, "workers": 1, "progress": False}
+    settings = {"inputs": [root / "text"], "val_fraction": 0.3, "progress": False}
     shards = prepare("text", "bytes", root / "shards", shard_tokens=1, **settings)
     bare = root / "bare"
     bare.mkdir()

@@ -12,11 +12,10 @@ import pytest
 from tests.data.fake_hub import COMMIT, serve
 
 from danalab.cli.app import main
-from danalab.cli.data import hub_corpus
 from danalab.data import open_dataset, prepare, resolve_dataset
+from danalab.data import preparation as preparation_module
 from danalab.data.formats.shards import Manifest
 from danalab.data.open import describe
-from danalab.data.preparation import pipeline as preparation_module
 from danalab.data.sources import SOURCES, TRAIN, VAL, make_source, walk
 from danalab.data.sources import hub as corpora
 from danalab.data.sources.hub import HubSource, articles
@@ -24,7 +23,6 @@ from danalab.errors import UserError
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
-zstandard = pytest.importorskip("zstandard")
 constants = pytest.importorskip("huggingface_hub.constants")
 
 
@@ -66,7 +64,7 @@ def lay_out(source: type[HubSource], root: Path, files: int = 2, rows: int = 40)
                 elif path.suffix == ".gz":
                     path.write_bytes(gzip.compress(lines, mtime=0))
                 elif path.suffix == ".zst":
-                    path.write_bytes(zstandard.compress(lines))
+                    path.write_bytes(pa.compress(lines, "zstd", asbytes=True))
                 else:
                     path.write_bytes(lines)
     (root / "README.md").write_text("not data")
@@ -103,7 +101,7 @@ def test_every_corpus_is_prepared_from_files_of_its_own_shape(name, tmp_path):
     own = bool(source.validation)
     tokenizer = "characters" if source.default_tokenizer == "characters" else "bytes"
     settings = {} if own else {"val_fraction": 0.2}
-    folder = prepare(name, tokenizer, tmp_path / "out", inputs=[root], workers=1, progress=False, **settings)
+    folder = prepare(name, tokenizer, tmp_path / "out", inputs=[root], progress=False, **settings)
     written = {}
     for split in ("train", "val"):
         dataset = open_dataset(folder, split)
@@ -114,7 +112,7 @@ def test_every_corpus_is_prepared_from_files_of_its_own_shape(name, tmp_path):
     assert not set(written["train"]) & set(written["val"])
     if own:
         assert written["train"] == every
-        assert written["val"] == [text for _, text in walk(made, VAL, None)]
+        assert written["val"] == [text for _, text in walk(made, VAL)]
     else:
         assert sorted(written["train"] + written["val"]) == sorted(every)
     about = Manifest.read(folder).source
@@ -122,7 +120,7 @@ def test_every_corpus_is_prepared_from_files_of_its_own_shape(name, tmp_path):
 
 
 def test_the_hub_and_a_local_copy_give_the_same_shards(hub, fineweb, tmp_path):
-    settings = {"tokenizer": "bytes", "val_fraction": 0.2, "workers": 1, "progress": False}
+    settings = {"tokenizer": "bytes", "val_fraction": 0.2, "progress": False}
     far = prepare("fineweb-10bt", out=tmp_path / "far", **settings)
     near = prepare("fineweb-10bt", out=tmp_path / "near", inputs=[fineweb], **settings)
     assert _content(far) == _content(near)
@@ -131,28 +129,18 @@ def test_the_hub_and_a_local_copy_give_the_same_shards(hub, fineweb, tmp_path):
 
 def test_a_broken_connection_loses_and_repeats_nothing(hub, fineweb, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None, raising=False)
-    settings = {"tokenizer": "bytes", "val_fraction": 0.2, "workers": 1, "progress": False}
+    settings = {"tokenizer": "bytes", "val_fraction": 0.2, "progress": False}
     expected = _content(prepare("fineweb-10bt", out=tmp_path / "near", inputs=[fineweb], **settings))
     hub.failures = 8
     assert _content(prepare("fineweb-10bt", out=tmp_path / "far", **settings)) == expected
     assert hub.failures == 0
 
 
-def test_without_a_network_the_recorded_facts_are_told_as_such(tmp_path, monkeypatch):
+def test_without_a_network_the_way_out_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
-    found = make_source("fineweb-100bt").plan_download()
-    assert (found["checked"], found["bytes"], found["files"]) == (False, 277_000_000_000, None)
-    assert "cannot be reached" in found["reason"]
+    monkeypatch.setattr("danalab.data.sources.hub._PAUSE_SECONDS", 0.0)
     with pytest.raises(UserError, match=r"cannot be reached .* local copy with --input"):
         prepare("fineweb-100bt", "bytes", tmp_path / "out")
-
-
-def test_a_dry_run_counts_the_files_of_the_hub(hub, fineweb, capsys):
-    assert main(["data", "prepare", "fineweb-10bt", "--dry-run", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    size = sum(path.stat().st_size for path in fineweb.rglob("*.parquet"))
-    assert (said["checked"], said["files"], said["bytes"], said["commit"]) == (True, 2, size, COMMIT)
-    assert hub.served == []
 
 
 def test_a_download_goes_on_where_it_was_stopped(hub, fineweb, tmp_path):
@@ -174,15 +162,15 @@ def test_an_unknown_repository_is_one_line(hub, monkeypatch):
         make_source("fineweb-10bt").pin({})
 
 
-# Killed as `kill -9` would, when row number N of the second file is read.
+# Killed as `kill -9` would, when row number N of the second file is read to be written.
 _KILLED = """
 import os, signal, sys
 from danalab.data import prepare
-from danalab.data.open import describe
-from danalab.data.preparation import pipeline as preparation, shard_writer as writing
+from danalab.data import preparation
 from danalab.data.sources import SOURCES
 from danalab.data.sources import text
-preparation._CHUNK_CHARACTERS, writing._JOURNAL_BYTES, text._ROWS = 300, 1, 4
+preparation._CHUNK_CHARACTERS, preparation._AHEAD, text._ROWS = 300, 1, 4
+preparation.available_cores = lambda: 2
 source = SOURCES[sys.argv[1]]
 class Deadly(source):
     def iter_part(self, side, number, skip=0):
@@ -190,69 +178,49 @@ class Deadly(source):
             if (number, count) == (1, int(sys.argv[4])):
                 os.kill(os.getpid(), signal.SIGKILL)
             yield text
-prepare(Deadly.build(sys.argv[2:3], ()), "bytes", sys.argv[3], workers=int(sys.argv[5]), shard_tokens=900,
-        progress=False, **{} if source.validation else {"val_fraction": 0.2})
+prepare(Deadly.build(sys.argv[2:3], ()), "bytes", sys.argv[3], shard_tokens=900, progress=False,
+        **{} if source.validation else {"val_fraction": 0.2})
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "workers"),
-    [
-        ("fineweb-10bt", 2),
-        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("fineweb-10bt", "c4", "arxiv")),
-    ],
-)
-def test_killed_and_run_again_it_ends_with_the_same_bytes(name, workers, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["fineweb-10bt", "c4", "arxiv"])
+def test_killed_and_run_again_it_ends_with_the_same_bytes(name, tmp_path, monkeypatch):
     source = SOURCES[name]
     root = lay_out(source, tmp_path / "repo")
     monkeypatch.setattr(preparation_module, "_CHUNK_CHARACTERS", 300)
-    settings = {} if source.validation else {"val_fraction": 0.2}
-    whole = prepare(
-        name,
-        "bytes",
-        tmp_path / "whole",
-        inputs=[root],
-        workers=1,
-        shard_tokens=900,
-        progress=False,
-        **settings,
-    )
+    settings = {"inputs": [root], "shard_tokens": 900, "progress": False}
+    settings |= {} if source.validation else {"val_fraction": 0.2}
+    whole = prepare(name, "bytes", tmp_path / "whole", **settings)
     out = tmp_path / "killed"
     for kill_at, code in ((13, -9), (31, -9), (10**6, 0)):
-        command = [sys.executable, "-c", _KILLED, name, str(root), str(out), str(kill_at), str(workers)]
+        command = [sys.executable, "-c", _KILLED, name, str(root), str(out), str(kill_at)]
         done = subprocess.run(command, capture_output=True, check=False)
         assert done.returncode == code, done.stderr.decode()
         if kill_at == 31:
-            assert json.loads((out / "journal.json").read_text())["place"][1] == 1
+            assert json.loads((out / "journal.json").read_text())["places"]["train"][0] == 1
     assert _content(out) == _content(whole)
 
 
-def test_going_on_does_not_fetch_the_files_that_are_done(hub, fineweb, tmp_path, monkeypatch):
+def test_going_on_does_not_read_the_files_that_are_done(fineweb, tmp_path, monkeypatch):
     lay_out(FINEWEB, fineweb, files=3)
     monkeypatch.setattr(preparation_module, "_CHUNK_CHARACTERS", 300)
-    monkeypatch.setattr("danalab.data.preparation.shard_writer._JOURNAL_BYTES", 1)
-    real = HubSource.iter_part
+    monkeypatch.setattr(preparation_module, "_AHEAD", 1)
+    real, read = HubSource.iter_part, []
 
-    def stops(self, side, number, skip=0):
-        if number == 2:
+    def told(self, side, number, skip=0):
+        read.append(number)
+        if read == [0, 0, 0, 0, 1, 2]:  # the share, a document of each split, and then those of training
             raise KeyboardInterrupt
         return real(self, side, number, skip)
 
-    settings = {
-        "tokenizer": "bytes",
-        "val_fraction": 0.2,
-        "workers": 1,
-        "progress": False,
-        "out": tmp_path / "out",
-    }
-    with monkeypatch.context() as patched:
-        patched.setattr(HubSource, "iter_part", stops)
-        with pytest.raises(KeyboardInterrupt):
-            prepare("fineweb-10bt", **settings)
-    hub.served.clear()
-    folder = prepare("fineweb-10bt", **settings)
-    assert set(hub.served) == {"sample/10BT/002.parquet"}
+    monkeypatch.setattr(HubSource, "iter_part", told)
+    settings = {"tokenizer": "bytes", "val_fraction": 0.2, "progress": False, "shard_tokens": 900}
+    with pytest.raises(KeyboardInterrupt):
+        prepare("fineweb-10bt", inputs=[fineweb], out=tmp_path / "out", **settings)
+    read.clear()
+    folder = prepare("fineweb-10bt", inputs=[fineweb], out=tmp_path / "out", **settings)
+    assert read == [0, 0, 0, 1, 2, 0, 1, 2]
     assert (
         sum(entry.documents for entries in Manifest.read(folder).splits.values() for entry in entries) == 120
     )
@@ -275,21 +243,8 @@ def test_training_ends_with_the_document_that_reaches_the_tokens(fineweb, tmp_pa
 def test_limits_hold_for_the_sources_own_validation_too(tmp_path):
     root = lay_out(SOURCES["c4"], tmp_path / "repo")
     settings = {"tokenizer": "bytes", "progress": False, "inputs": [root]}
-    few = describe(prepare("c4", out=tmp_path / "few", max_documents=5, **settings))
-    assert [split["documents"] for split in few["splits"].values()] == [5, 5]
     short = describe(prepare("c4", out=tmp_path / "short", max_tokens=300, **settings))
     assert all(300 <= split["tokens"] < 500 for split in short["splits"].values())
-
-
-def test_fineweb_100bt_validates_on_its_first_documents(tmp_path):
-    source = SOURCES["fineweb-100bt"]
-    root = lay_out(source, tmp_path / "repo")
-    folder = prepare(
-        "fineweb-100bt", "bytes", tmp_path / "out", inputs=[root], val_documents=7, progress=False
-    )
-    val = open_dataset(folder, "val")
-    text = val.tokenizer.decode(val.store.read(0, val.n_tokens))
-    assert text.split("<|endoftext|>")[:-1] == list(make_source("fineweb-100bt", [root]).iter_documents())[:7]
 
 
 def test_lines_of_wikitext_become_articles_and_nothing_is_lost():
@@ -342,17 +297,16 @@ def test_a_column_that_is_not_utf8_is_named_with_its_row(tmp_path):
     file.parent.mkdir(parents=True)
     column = pa.array([b"good", b"\xff bad"], pa.binary()).view(pa.string())
     parquet.write_table(pa.table({"text": column}), file)
-    with pytest.raises(UserError, match=r"x\.parquet, row 0 or one of the \d+ after it: not UTF-8 \(0xff\)"):
+    with pytest.raises(UserError, match=r"x\.parquet: not a readable parquet file: .*0xff"):
         prepare("fineweb-10bt", "bytes", tmp_path / "out", inputs=[tmp_path], progress=False)
 
 
 def test_bad_inputs_of_corpora_are_refused(tmp_path):
-    with pytest.raises(UserError, match="no such folder; it must hold the files of HuggingFaceFW/fineweb"):
+    with pytest.raises(UserError, match="absent: no file matches"):
         make_source("fineweb-10bt", [tmp_path / "absent"]).identity()
     with pytest.raises(UserError, match="takes one --input"):
         make_source("c4", [tmp_path, tmp_path])
-    with pytest.raises(UserError, match="the source 'stdlib' is not of the hub"):
-        hub_corpus("stdlib")
+    assert main(["data", "download", "stdlib", "--local-dir", str(tmp_path)]) == 2
 
 
 def test_the_documentation_lists_every_corpus_as_it_is():
@@ -360,5 +314,4 @@ def test_the_documentation_lists_every_corpus_as_it_is():
     for name in CORPORA:
         source = SOURCES[name]
         row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` | [{source.repo}]"))
-        size = "unknown" if source.download_gb is None else f"{source.download_gb:g} GB"
-        assert all(part in row for part in (size, source.licence)), name
+        assert source.licence in row, name

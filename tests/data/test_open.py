@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from danalab.data import open_dataset, prepare, resolve_dataset, vocabulary_of
+from danalab.data.open import find_dataset
 from danalab.data.sources import StdlibSource
 from danalab.errors import UserError
 
@@ -71,6 +72,14 @@ def test_unknown_names_are_refused(tmp_path):
 def test_texts_are_prepared_when_they_are_first_used(corpus, tmp_path, caplog):
     file = tmp_path / "one.txt"
     file.write_text("\n".join(path.read_text() for path in sorted(corpus.iterdir())))
+    for size, tokenizer in (
+        (9_000, "bytes"),
+        (90_000, "bpe-512"),
+        (900_000, "bpe-1024"),
+        (9_000_000, "bpe-4096"),
+    ):
+        (tmp_path / "sized.txt").write_text("a" * size)
+        assert find_dataset(tmp_path / "sized.txt").tokenizer == tokenizer
     for place in (corpus, file):
         folder = resolve_dataset(place, "bytes", tmp_path / "sets")
         assert f"preparing {place} with the tokenizer bytes: {folder}" in caplog.text

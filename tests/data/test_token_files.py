@@ -84,7 +84,7 @@ def test_tokens_json_says_the_type_of_ids_without_a_header(tmp_path, dtype):
 def test_ids_beyond_16_bits_in_nanogpts_files_are_refused(tmp_path):
     ids = np.where(np.arange(2000) % 9 == 0, 128_000, TEXT[:2000] % 50_000).astype("<u4")
     (tmp_path / "train.bin").write_bytes(ids.tobytes())
-    with pytest.raises(UserError, match=r"train\.uint32\.bin"):
+    with pytest.raises(UserError, match=r"NAME\.uint32\.bin"):
         open_dataset(tmp_path)
 
 
@@ -100,7 +100,7 @@ REFUSED = {
     "one byte too early": (b"x" + TEXT.astype("<u2").tobytes() + b"y", "token id"),
     "half an id": (TEXT.astype("<u2").tobytes()[:-1], "no whole number of uint16 ids"),
     "no tokens": (b"", "0 bytes is no whole number"),
-    "ids beyond GPT-2's": (np.full(99, 50_400, "<u2").tobytes(), "token id 50400 at offset 0 >= vocab_size"),
+    "ids beyond GPT-2's": (np.full(99, 50_400, "<u2").tobytes(), "token id 50400 >= vocab_size"),
     "a shard": (b"danalab\0" + bytes(56), "without its manifest.json"),
 }
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from danalab.cli.app import main
-from danalab.data import open_data, prepare, vocabulary_of
-from danalab.data.preparation import pipeline as preparation
+from danalab.data import open_data, preparation, prepare, vocabulary_of
 from danalab.data.sources import StdlibSource
 from danalab.errors import UserError
 

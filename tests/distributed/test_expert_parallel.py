@@ -174,8 +174,7 @@ def test_a_run_goes_on_with_experts_shared_out_in_any_way_with_the_same_losses(w
 @pytest.mark.parametrize(
     ("config", "ranks", "message"),
     [
-        (CONFIG, 3, "8 experts cannot be divided among 3 ranks; 2, 4, 8 would do"),
-        (ModelConfig("enoki", 16, 2, 2, 8, 24, 31, 12), 2, "enoki has no experts"),
+        (CONFIG, 3, "8 experts cannot be divided among 3 ranks"),
     ],
 )
 def test_experts_that_cannot_be_shared_out_are_refused(config, ranks, message):

@@ -74,7 +74,7 @@ def test_it_is_a_rank_of_torchrun(data):
         (
             "fineweb_100.py",
             ["--fineweb-dir", "nowhere", "--num-proc", "2", "--validation-examples", "3"],
-            "data prepare fineweb-100bt --input nowhere --workers 2 --val-documents 3",
+            "data prepare fineweb-100bt --input nowhere",
         ),
     ],
 )

@@ -35,7 +35,7 @@ def shrunken(command: str) -> list[str]:
         ranks = ["--nproc", "2"] if "--nproc 4" in command else []
         words += ["--heads", heads, *ranks, *SMALLER]
     elif "data prepare" in command:
-        words += ["--tokenizer", "bytes", "--val-documents", "1", "--workers", "1"]
+        words += ["--tokenizer", "bytes"]
         words += [] if "--input" in words else ["--input", "fineweb"]
     elif "generate" in command:
         words += ["--max-tokens", "2"]

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
-from danalab.models.delta_rule import delta_step, gated_delta_rule
-from danalab.models.layers.attention import attend, attend_masked, attend_within_documents, document_starts
+from danalab.models.delta_rule import gated_delta_rule
+from danalab.models.layers.attention import attend, attend_within_documents, document_starts
 from danalab.models.loss import chunked_cross_entropy
 from danalab.models.moe.experts import grouped_linear
 from danalab.models.resonance.convolution import causal_convolution
@@ -84,7 +84,7 @@ def test_attention_causal_masked_and_by_documents(device, kv_heads):
     grouped = kv_heads != 4
     ways = {
         "causal": (causal, lambda *x: attend(*x, grouped=grouped)),
-        "masked": (documents, lambda *x: attend_masked(*x, documents.to(device), grouped=grouped)),
+        "masked": (documents, lambda *x: attend(*x, documents.to(device), grouped=grouped)),
         "documents": (documents, lambda *x: attend_within_documents(*x, starts.to(device), grouped=grouped)),
     }
     for mask, way in ways.values():
@@ -213,8 +213,8 @@ def test_the_delta_rule_by_chunks_is_the_one_token_by_token(device):
     )
     state, outputs = torch.zeros(2, 4, 8, 6, dtype=torch.float64), []
     for t in range(150):
-        o, state = delta_step(q[:, t], k[:, t], v[:, t], g[:, t], b[:, t], state)
-        outputs.append(o)
+        o, state = gated_delta_rule(*(x[:, t : t + 1] for x in (q, k, v, g, b)), state)
+        outputs.append(o[:, 0])
     inputs = [x.to(device, torch.float32).requires_grad_() for x in (q, k, v, g, b)]
     found, last = gated_delta_rule(*inputs)
     near(found, torch.stack(outputs, 1))
@@ -241,6 +241,6 @@ def test_a_cache_continues_as_the_whole_text_does(device, arch):
     model, tokens = build_model(tiny(arch), seed=4, device=device).eval(), TOKENS.to(device)
     with torch.no_grad():
         whole = model.hidden(tokens)
-        cache = model.new_cache(3)
+        cache = model.new_cache()
         parts = [model.hidden(part, cache) for part in tokens.split([10, 5, *[1] * (LENGTH - 15)], 1)]
     near(torch.cat(parts, 1), whole.cpu())

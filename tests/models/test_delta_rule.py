@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from danalab.models.delta_rule import delta_scan_backward, delta_step, gated_delta_rule, scan_op
+from danalab.models.delta_rule import delta_scan_backward, gated_delta_rule, scan_op
 
 
 def rule_by_definition(q, k, v, g, b, state=None, starts=None):
@@ -103,8 +103,8 @@ def test_steps_are_the_definition():
     inputs = problem()
     outputs, state = [], first_state()
     for t in range(20):
-        o, state = delta_step(*(x[:, t] for x in inputs), state)
-        outputs.append(o)
+        o, state = gated_delta_rule(*(x[:, t : t + 1] for x in inputs), state)
+        outputs.append(o[:, 0])
     wanted, last = rule_by_definition(*inputs, first_state())
     torch.testing.assert_close(torch.stack(outputs, 1), wanted, rtol=0, atol=1e-12)
     torch.testing.assert_close(state, last, rtol=0, atol=1e-12)

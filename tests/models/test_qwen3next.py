@@ -191,7 +191,7 @@ def test_decoding_from_a_cache_is_the_whole_forward_over_250_tokens(more, parts)
         build_model(config(2, **{"full_attention_interval": 2, **more}), dtype=torch.float64),
         random_tokens(2, 250),
     )
-    whole, cache = model.hidden(tokens), model.new_cache(2)
+    whole, cache = model.hidden(tokens), model.new_cache()
     found = torch.cat([model.hidden(part, cache) for part in tokens.split(parts, dim=1)], dim=1)
     torch.testing.assert_close(found, whole, rtol=0, atol=1e-10)
     assert cache.length == 250
@@ -200,7 +200,7 @@ def test_decoding_from_a_cache_is_the_whole_forward_over_250_tokens(more, parts)
 @torch.no_grad()
 def test_delta_layers_keep_a_state_of_one_size():
     model = build_model(config())
-    cache = model.new_cache(1)
+    cache = model.new_cache()
     sizes = []
     for length in (3, 100):
         model.hidden(random_tokens(1, length), cache)
@@ -301,8 +301,14 @@ def test_weights_travel_under_canonical_names(more):
             "full_attention_interval: Input should be greater",
         ),
         ({"full_attention_interval": 2.5}, "full_attention_interval: Input should be a valid integer"),
-        ({"full_attention_interval": None, "conv_size": 3}, "conv_size: no layer has the delta rule"),
-        ({"full_attention_interval": 1, "linear_key_dim": 3}, "linear_key_dim: no layer has the delta rule"),
+        (
+            {"full_attention_interval": None, "conv_size": 3},
+            "--conv-size: is for models with full_attention_interval",
+        ),
+        (
+            {"full_attention_interval": 1, "linear_key_dim": 3},
+            "--linear-key-dim: is for models with full_attention_interval",
+        ),
         ({"linear_key_heads": 3, "linear_value_heads": 4}, "must divide linear_value_heads"),
         ({"linear_key_heads": 0}, "linear_key_heads: Input should be greater"),
         ({"conv_size": True}, "conv_size: Input should be a valid integer"),

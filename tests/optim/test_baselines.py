@@ -123,3 +123,14 @@ def test_torch_kernel_is_left_out_where_a_parameter_has_gaps():
     gaps = nn.Parameter(torch.ones(4, 4)[:, :2])
     assert baselines.adamw([nn.Parameter(torch.ones(4))]).defaults["fused"]
     assert not baselines.adamw([gaps]).defaults["fused"]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_empty_parameters_are_skipped(name):
+    params = [nn.Parameter(torch.ones(shape)) for shape in ((4, 4), (0, 4), (4, 0), (0,))]
+    optimizer = getattr(baselines, name)(params, lr=0.1)
+    for _ in range(2):
+        for p in params:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+    assert not torch.equal(params[0], torch.ones(4, 4))

@@ -143,11 +143,8 @@ def _fail(message: str, code: int = 2) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     match arguments:
-        case [] | ["-h" | "--help" | "help", *_]:
-            print(_usage([group for group in GROUPS if group != "more"]))
-            return 0
-        case ["--help-all", *_]:
-            print(_usage(list(GROUPS)))
+        case [] | ["-h" | "--help" | "--help-all" | "help", *_]:
+            print(_usage([group for group in GROUPS if group != "more" or "--help-all" in arguments]))
             return 0
         case ["-V" | "--version", *_]:
             print(f"danalab {__version__}")

@@ -1,18 +1,14 @@
 """Prepare corpora as token shards; describe, validate and split data sets; train and evaluate tokenizers."""
 
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-from annotated_types import Gt
+from annotated_types import Ge, Gt, Lt
 
 from danalab.errors import UserError
 from danalab.train.config.flags import Answer, JsonFlags, PathText, Positional, setting
-
-if TYPE_CHECKING:
-    from danalab.data.sources.hub import HubSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,28 +49,15 @@ class PrepareFlags(JsonFlags):
         None,
         "Share of the documents that validate, chosen by a hash; default the source's, see docs/data.md.",
     )
-    val_documents: int | None = setting(
-        None, "Validate on the first N documents and their copies, instead of a share of all."
-    )
-    max_documents: int | None = setting(
-        None, "Maximum number of documents; of each split, if the source has its own validation files."
-    )
     max_tokens: int | None = setting(
         None, "Training tokens, up to the end of the document that reaches this number."
     )
-    shard_tokens: int = setting(100_000_000, "Size of a shard [tokens].")
-    workers: int | None = setting(
-        None, "Threads (below 60 MB of text) or processes that tokenise; default one per core."
-    )
-    dry_run: bool = setting(False, "Only print what would be fetched from the hub, and its size.")
 
 
 def prepare(flags: PrepareFlags) -> Answer:
     """Tokenise a corpus into shards; after a kill, run it again to resume."""
-    if flags.dry_run:
-        return _offer(flags)
     from danalab.data.open import describe, plan_texts
-    from danalab.data.preparation.pipeline import prepare as prepare_dataset
+    from danalab.data.preparation import prepare as prepare_dataset
     from danalab.data.sources import SOURCES, SyntheticSource, TextSource
     from danalab.data.sources.base import datasets_folder
     from danalab.data.sources.synthetic import Language
@@ -84,8 +67,7 @@ def prepare(flags: PrepareFlags) -> Answer:
         # Into the folder that train --data NAME takes, too.
         out = flags.out or plan_texts(Path(flags.name), flags.tokenizer, datasets_folder()).folder
         flags = replace(flags, name=TextSource.name, input=(flags.name, *flags.input), out=out)
-    names = ("val_fraction", "val_documents", "max_documents", "max_tokens", "shard_tokens", "workers")
-    settings = {name: getattr(flags, name) for name in names}
+    settings = {"val_fraction": flags.val_fraction, "max_tokens": flags.max_tokens}
     source = flags.name
     if flags.language:
         if flags.name != SyntheticSource.name or flags.input or flags.val_input:
@@ -99,31 +81,6 @@ def prepare(flags: PrepareFlags) -> Answer:
         source, flags.tokenizer, flags.out, inputs=flags.input, val_inputs=flags.val_input, **settings
     )
     return Answer(describe(folder) if flags.json else None, [str(folder)])
-
-
-def _offer(flags: PrepareFlags) -> Answer:
-    """What would be fetched from the hub for a corpus."""
-    plan = hub_corpus(flags.name, flags.input).plan_download()
-    size = f"{plan['bytes'] / 1e9:,.3g} GB" if plan["bytes"] is not None else "of unknown size"
-    rows = {"source": f"{plan['source']} (licence: {plan['licence']})", "repository": plan["repository"]}
-    if plan["checked"]:
-        rows["commit"] = plan["commit"] or "none: a local copy"
-        rows["to read"] = f"{size} in {plan['files']:,} files"
-    else:
-        rows["to read"] = f"about {size}, as recorded in danalab; not checked: {plan['reason']}"
-    return Answer(plan, [f"{key:<10} {value}" for key, value in rows.items()])
-
-
-def hub_corpus(name: str, inputs: tuple[str, ...] = ()) -> "HubSource":
-    """The corpus of the hub called `name`."""
-    from danalab.data.sources import make_source
-    from danalab.data.sources.hub import CORPORA, HubSource
-
-    source = make_source(name, inputs)
-    if not isinstance(source, HubSource):
-        hub = ", ".join(corpus.name for corpus in CORPORA)
-        raise UserError(f"the source '{name}' is not of the hub: nothing to fetch; of the hub: {hub}")
-    return source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,9 +117,6 @@ class TrainTokenizerFlags(JsonFlags):
     )
     text_column: str = setting("text", "Field of the lines, or column of the tables, that holds the text.")
     out: Path = setting(help="Folder for tokenizer.json.")
-    max_mb: Annotated[float, Gt(0)] = setting(
-        100.0, "Maximum text to learn from [MB]; later documents are not read."
-    )
 
 
 def train_tokenizer(flags: TrainTokenizerFlags) -> Answer:
@@ -173,7 +127,7 @@ def train_tokenizer(flags: TrainTokenizerFlags) -> Answer:
     if (flags.out / "tokenizer.json").exists():
         raise UserError(f"{flags.out}: holds a tokenizer.json already; choose another --out")
     source = TextSource(flags.input, text_column=flags.text_column)
-    tokenizer = train_bpe(_up_to(source.iter_documents(), flags.max_mb * 1e6), flags.vocab_size)
+    tokenizer = train_bpe(source.iter_documents(), flags.vocab_size)
     file = tokenizer.save(flags.out)
     print(source.reading_report(), file=sys.stderr)
     place = (
@@ -182,15 +136,6 @@ def train_tokenizer(flags: TrainTokenizerFlags) -> Answer:
     line = f"{file}: {tokenizer.name}, {tokenizer.n_tokens:,} ids; use it with --tokenizer {place}"
     facts = {"path": str(file), "name": tokenizer.name, "fingerprint": tokenizer.fingerprint}
     return Answer(facts, [line])
-
-
-def _up_to(documents: Iterable[str], limit: float) -> Iterator[str]:
-    """Documents up to the one that reaches `limit` bytes."""
-    for text in documents:
-        if limit <= 0:
-            return
-        limit -= len(text.encode())
-        yield text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,12 +159,18 @@ def fetch_gpt2(flags: FetchGpt2Flags) -> Answer:
 class DownloadFlags(JsonFlags):
     name: Positional[str] = setting(help="Corpus of the hub, e.g. fineweb-100bt.")
     local_dir: Path = setting(help="Folder for its files, in the layout of the hub's repository.")
-    workers: int = setting(8, "Parallel downloads.")
 
 
 def download(flags: DownloadFlags) -> Answer:
     """Fetch the files of a corpus, to prepare them later or elsewhere; resumable."""
-    folder = hub_corpus(flags.name).download(flags.local_dir, flags.workers)
+    from danalab.data.sources import make_source
+    from danalab.data.sources.hub import CORPORA, HubSource
+
+    source, folder = make_source(flags.name), flags.local_dir
+    if not isinstance(source, HubSource):
+        hub = ", ".join(corpus.name for corpus in CORPORA)
+        raise UserError(f"the source '{flags.name}' is not of the hub: nothing to fetch; of the hub: {hub}")
+    source.download(folder)
     return Answer(
         {"path": str(folder)}, [f"{folder}; next: danalab data prepare {flags.name} --input {folder}"]
     )
@@ -230,48 +181,33 @@ class ValidateFlags(JsonFlags):
     path: Positional[Path] = setting(
         help="Folder of any layout (arrays, shards, bare files), or one .npy or .pt file."
     )
-    vocab_size: int | None = setting(
+    vocab_size: Annotated[int, Ge(1), Lt(1 << 28)] | None = setting(
         None, "Vocabulary size; default that of the tokenizer in the data folder, else GPT-2's 50,257."
     )
-    seq_len: int | None = setting(
+    seq_len: Annotated[int, Ge(1)] | None = setting(
         None, "Required tokens per sequence of an array; default the most common length."
     )
     allow_duplicates: bool = setting(False, "Report equal sequences and files as warnings, not as errors.")
-    results: Path | None = setting(
-        None,
-        "File for the results as JSON; default validation_results.json in the folder, if it is writable.",
-    )
 
 
 def validate(flags: ValidateFlags) -> Answer:
     """Read a whole data set and list its faults; exit code 1 if there are any."""
-    from rich.console import Console
-
     from danalab.data.arrays import has_splits
     from danalab.data.validation import validate as validate_data
     from danalab.files import write_json
     from danalab.train.advice import advice_text, advise
 
-    console = Console(stderr=True)
-    with console.status("reading") as status:
-        result = validate_data(
-            flags.path,
-            vocab_size=flags.vocab_size,
-            seq_len=flags.seq_len,
-            allow_duplicates=flags.allow_duplicates,
-            on_file=lambda done, total: status.update(f"reading file {done + 1} of {total}"),
-        )
+    result = validate_data(
+        flags.path, flags.vocab_size, flags.seq_len, allow_duplicates=flags.allow_duplicates
+    )
     advice = advise(result, divided=has_splits(flags.path)) if result.valid and result.total_tokens else None
     facts = {**result.as_dict(), "recommendations": advice}
-    folder = flags.path if flags.path.is_dir() else flags.path.parent
-    place = flags.results or folder / "validation_results.json"
+    place = (flags.path if flags.path.is_dir() else flags.path.parent) / "validation_results.json"
     try:
         write_json(place, facts)
         print(f"results in {place}", file=sys.stderr)
-    except OSError as error:
-        if flags.results is not None:
-            raise UserError(f"--results {place}: {error.strerror or error}") from error
-        print(f"results not written: {place}: {error.strerror}; give --results FILE", file=sys.stderr)
+    except OSError as error:  # as on a disk that is read-only
+        print(f"results not written: {place}: {error.strerror}", file=sys.stderr)
     lines = [*(f"✗ {finding}" for finding in result.errors), *(f"! {finding}" for finding in result.warnings)]
     lines += [result.as_text()] if advice is None else [result.as_text(), advice_text(advice)]
     return Answer(facts, lines, 0 if result.valid else 1)
@@ -281,7 +217,9 @@ def validate(flags: ValidateFlags) -> Answer:
 class SplitFlags(JsonFlags):
     path: Positional[Path] = setting(help="Folder of arrays (.npy, .pt), in folders of any depth.")
     output_path: Path = setting(help="New folder for train/ and val/, outside the data folder.")
-    val_ratio: float = setting(0.01, "Share of the files (sequences) that validate, at least one.")
+    val_ratio: Annotated[float, Gt(0), Lt(1)] = setting(
+        0.01, "Share of the files (sequences) that validate, at least one."
+    )
     seed: int = setting(42, "Seed of the choice.")
     by: Literal["file", "sequence"] = setting("file", "Split whole files, or the sequences inside of them.")
 
@@ -293,12 +231,11 @@ def split(flags: SplitFlags) -> Answer:
     made = split_arrays(
         flags.path, flags.output_path, val_ratio=flags.val_ratio, seed=flags.seed, by=flags.by
     )
-    parts = [
-        (made.train_dir, made.train_files, made.train_sequences),
-        (made.val_dir, made.val_files, made.val_sequences),
+    lines = [
+        f"{made[f'{part}_dir']}: {made[f'{part}_sequences']:,} sequences in {made[f'{part}_files']:,} files"
+        for part in ("train", "val")
     ]
-    lines = [f"{place}: {sequences:,} sequences in {files:,} files" for place, files, sequences in parts]
-    return Answer(asdict(made), lines)
+    return Answer(made, lines)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,8 +80,14 @@ def run(flags: Flags) -> Answer:
 def _on_split(flags: Flags) -> tuple[Any, list[str]]:
     from danalab.train.evaluation import evaluate_run
 
-    names = ("step", "split", "data", "batch_size", "device")
-    result = evaluate_run(flags.run, **{name: getattr(flags, name) for name in names})
+    result = evaluate_run(
+        flags.run,
+        step=flags.step,
+        split=flags.split,
+        data=flags.data,
+        batch_size=flags.batch_size,
+        device=flags.device,
+    )
     bpb = "" if result.bpb is None else f", {result.bpb:.4f} bits per byte"
     line = (
         f"{flags.run}, step {result.step}, {result.split}: {result.loss:.4f} nats/token (perplexity "
@@ -95,8 +101,13 @@ def _on_tasks(flags: Flags) -> tuple[Any, list[str]]:
     from danalab.chat.task_scores import evaluate_chat
 
     limit = DEFAULT_PROBLEMS if flags.limit is None else flags.limit
-    names = ("samples", "temperature", "max_tokens", "seed")
-    settings = AnswerSettings(limit=limit, **{name: getattr(flags, name) for name in names})
+    settings = AnswerSettings(
+        limit=limit,
+        samples=flags.samples,
+        temperature=flags.temperature,
+        max_tokens=flags.max_tokens,
+        seed=flags.seed,
+    )
     result = evaluate_chat(
         flags.run,
         flags.tasks,
@@ -152,17 +163,19 @@ def _on_harness(flags: Flags) -> tuple[Any, list[str]]:
     assert flags.lm_eval is not None
     chat = flags.chat if flags.chat is not None else open_run(flags.run).config.get("stage") in CHAT_STAGES
     tasks = [task.strip() for task in flags.lm_eval.split(",") if task.strip()]
-    names = ("step", "num_fewshot", "limit", "batch_size", "device")
-    result = evaluate_tasks(flags.run, tasks, chat=chat, **{name: getattr(flags, name) for name in names})
+    result = evaluate_tasks(
+        flags.run,
+        tasks,
+        chat=chat,
+        step=flags.step,
+        num_fewshot=flags.num_fewshot,
+        limit=flags.limit,
+        batch_size=flags.batch_size,
+        device=flags.device,
+    )
     lines = [f"{flags.run}, step {result.step}, lm-eval {result.version}"]
     for task, values in result.tasks.items():
-        for metric, value in values.items():
-            name, _, filtered = metric.partition(",")
-            if name.endswith("_stderr") or name == "sample_len":
-                continue
-            error = values.get(f"{name}_stderr" + (f",{filtered}" if filtered else ""))
-            spread = "" if error is None else f" +- {error:.4f}"
-            lines.append(f"  {task:<24} {metric:<20} {value:.4f}{spread}")
+        lines += [f"  {task:<24} {metric:<28} {value:.4f}" for metric, value in values.items()]
     return result, lines
 
 

@@ -47,10 +47,8 @@ def run(flags: Flags) -> Answer | None:
     if flags.json:
         continued = generator.complete(flags.prompt, sampling)
         samples = [{"text": text, "tokens": tokens} for text, tokens in continued]
-        where = {"from": str(flags.from_)}
-        if flags.run is not None:
-            where = {"run": str(flags.run), "step": generator.step}
-        return Answer({**where, "prompt": flags.prompt, "samples": samples}, [])
+        where = {"run": flags.run and str(flags.run), "from": flags.from_ and str(flags.from_)}
+        return Answer({**where, "step": generator.step, "prompt": flags.prompt, "samples": samples}, [])
     for i in range(flags.samples):
         print(flags.prompt, end="", flush=True)
         for piece in generator.stream(flags.prompt, seed=flags.seed + i, **settings):

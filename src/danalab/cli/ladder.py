@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from danalab.cli._shared.run_flags import SweepFlags
-from danalab.errors import UserError, nearest
+from danalab.tables import key_of
 from danalab.train.config.flags import Answer, Count, JsonFlags, Natural, PathText, Positional, setting
 
 
@@ -84,11 +84,9 @@ def run(flags: Flags) -> Answer:
 def _chosen(flags: Flags, plan: Any) -> dict[str, Any]:
     """The part of a plan that the flags ask for, as changed fields of it."""
     changed: dict[str, Any] = {}
-    for opt in flags.opts:
-        if opt not in plan.opts:
-            raise UserError(f"--opts {opt}{nearest(opt, plan.opts)}: the file has {', '.join(plan.opts)}")
     if flags.opts:
-        changed["opts"] = tuple(opt for opt in plan.opts if opt in flags.opts)
+        known = dict.fromkeys(plan.opts)
+        changed["opts"] = tuple(key_of(known, opt, "optimizer of the file") for opt in flags.opts)
     if flags.sizes is not None:
         changed["heads"] = plan.heads[: flags.sizes]
         changed["sizes"] = plan.sizes[: flags.sizes - len(changed["heads"])]
@@ -144,10 +142,6 @@ class ReportFlags(JsonFlags):
         None,
         "File to write with the fitted learning-rate laws, which danalab plan and train read with --rules.",
     )
-
-    def __post_init__(self) -> None:
-        if self.tables_only and self.out:
-            raise UserError("--out is for the report; --tables-only writes none")
 
 
 def report(flags: ReportFlags) -> Answer:

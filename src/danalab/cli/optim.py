@@ -8,10 +8,6 @@ from typing import Any
 from danalab.experiments.settings import CompareConfig
 from danalab.train.config.flags import Answer, JsonFlags, PathText, setting
 
-ARCHITECTURES = ("enoki", "qwen3")
-"""Architectures with fitted learning-rate laws."""
-DECAYS = {"independent": "times the schedule factor only", "coupled": "times the learning rate"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class ListFlags(JsonFlags):
@@ -26,9 +22,7 @@ def list_optimizers(flags: ListFlags) -> Answer:
     found = [as_dict(name) for name in ([flags.opt] if flags.opt else names())]
     if flags.opt is not None:
         return Answer({"optimizers": found}, about(found[0]))
-    rows = []
-    for one in found:
-        rows.append([one["name"], one["decay"], _rates(one), one["summary"]])
+    rows = [[one["name"], one["decay"], _rates(one), one["summary"]] for one in found]
     headings = ["name", "decay", "rates to try", "summary"]
     lines = [
         as_text(headings, rows, left=4),
@@ -47,7 +41,7 @@ def as_dict(name: str) -> dict[str, Any]:
     from danalab.scaling.learning_rate import lr_law
 
     laws = {}
-    for arch in ARCHITECTURES:
+    for arch in ("enoki", "qwen3"):  # the architectures with fitted laws
         law, source = lr_law(arch, name)
         formula = f"{law.a:.4g}" if law.d == 0 else f"{law.a:.4g} ({law.b:.3g} + P)^{law.d:.3g}"
         laws[arch] = {"formula": formula, "source": source}
@@ -68,7 +62,7 @@ def about(one: dict[str, Any]) -> list[str]:
     width = max(map(len, one["settings"]))
     return [
         f"{one['name']}: {one['summary']}",
-        f"weight decay: {DECAYS[one['decay']]}",
+        f"weight decay: {one['decay']}",
         f"learning rates to try on a small model: {_rates(one)}",
         *(
             f"learning rate on {a}: {rule['formula']}: {rule['source']}"
@@ -76,23 +70,14 @@ def about(one: dict[str, Any]) -> list[str]:
         ),
         "",
         *(
-            f"  {name:<{width}}  {written(what['default']):<14} {what['help']}".rstrip()
+            f"  {name:<{width}}  {what['default']!s:<14} {what['help']}".rstrip()
             for name, what in one["settings"].items()
         ),
     ]
 
 
 def _rates(one: dict[str, Any]) -> str:
-    return ", ".join(f"{rate:.2g}" for rate in one["learning_rates_to_try"])
-
-
-def written(value: Any) -> str:
-    """A value as `--set` takes it."""
-    if isinstance(value, (tuple, list)):
-        return ",".join(map(written, value))
-    if isinstance(value, float):
-        return f"{value:g}"
-    return {None: "none", True: "true", False: "false"}.get(value, str(value))
+    return ", ".join(f"{rate:.3g}" for rate in one["learning_rates_to_try"])
 
 
 def compare(flags: CompareConfig) -> Answer:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Gt, Le
 
 from danalab.cli.training import resolved_run
-from danalab.models.config import GPT2_VOCAB
+from danalab.models.config import parameter_count
 from danalab.train.config.flags import Answer, setting
 from danalab.train.config.train_config import MOST_EPOCHS, REPEATED, TrainConfig
 
@@ -61,14 +61,13 @@ def run(flags: Flags) -> Answer:
         *(("note", note) for note in config.notes),
         ("compute", f"{flops:.4g} FLOPs ({config.flops_per_token:,} per token)"),
     ]
+    memory = facts["memory_gib"]
+    shown = f"{memory:.1f}" if memory >= 1 else f"{memory:.2g}"
     if own:
         share = own / (flops + own)
         rows.append(("", f"and {own:.4g} in {config.opt}'s own matrix products: {share:.1%} of a step"))
     rows.append(
-        (
-            "memory",
-            f"{facts['memory_gib']:.1f} GiB at micro-batch {config.batch_size}, bf16 autocast, {how} (estimate)",
-        )
+        ("memory", f"{shown} GiB at micro-batch {config.batch_size}, bf16 autocast, {how} (estimate)")
     )
     if speed:
         took = hours_in_words(tokens / speed / 3600)
@@ -77,6 +76,8 @@ def run(flags: Flags) -> Answer:
         )
     each = ", ".join(f"{name} {hours_in_words(value)}" for name, value in wall.items())
     together = "" if ranks == 1 else f" on {ranks} devices, without communication"
+    if flags.gpu is None and max(wall.values()) < 1 / 3600:
+        each = "under a second on each GPU"
     rows.append(("time", f"{each}{together} (estimate: {flags.mfu:.0%} MFU)"))
     where = "ready" if is_there(flags.source, flags.tokenizer) else "not prepared yet"
     about_data = f"{vocabulary.name} ({vocabulary.tokenizer_name}, {vocabulary.vocab_size:,} tokens): {where}"
@@ -117,32 +118,34 @@ def _describe(config: TrainConfig) -> list[tuple[str, str]]:
     """Model, parameters, batch, length, optimizer and weight decay as rows of a table."""
     model, sparse = config.model, config.model.sparsity
     keys = "" if model.kv_heads == model.n_heads else f" ({model.kv_heads} for keys and values)"
-    parts = f"{model.n_heads} heads of {model.head_dim}{keys}"
+    parts = f"{model.n_heads} head{'s' * (model.n_heads > 1)} of {model.head_dim}{keys}"
     if model.architecture.oscillators:
         parts = f"{model.n_heads} groups of {model.head_dim} channels, {model.modes} oscillators a channel"
     if model.linear_attention is not None:
         parts += (
             f" in {model.attention_layers} layers and the delta rule in {len(model.linear_attention.layers)}"
         )
+    layers = f"{model.n_layers} layer{'s' * (model.n_layers > 1)}"
     rows = [
         (
             "model",
-            f"{model.arch}, {parts}, {model.n_layers} layers, d_model {model.d_model}, mlp {model.mlp_dim}",
+            f"{model.arch}, {parts}, {layers}, d_model {model.d_model}, mlp {model.mlp_dim}",
         ),
     ]
     if sparse is not None:
         shared = f" and {sparse.shared_dim // sparse.expert_dim} shared" if sparse.shared_dim else ""
-        which = f"{sparse.top_k} of {sparse.n_experts}{shared}, {sparse.expert_dim} wide"
-        where = f"in {len(sparse.layers)} layers; {model.active_params:,} parameters active"
-        rows.append(("experts", f"{which}, {where}"))
+        counts = f"{sparse.top_k} of {sparse.n_experts}{shared}, {sparse.expert_dim} wide"
+        where = f"in {len(sparse.layers)} layers"
+        rows.append(
+            ("experts", f"{counts}, {where}; {parameter_count(model, active=True):,} parameters active")
+        )
     decay = f"{config.weight_decay:.4g}, times the learning rate"
     if config.wd_ts is not None:
         limit = f"; at most {config.decay_bound:g} times the learning rate" if config.decay_bound else ""
         decay = f"{config.weight_decay:.4g} / (1 + t / {config.wd_ts:.4g}), times the schedule{limit}"
-    shape = "" if model.vocab_size == GPT2_VOCAB else f", vocabulary {model.vocab_size:,}"
     return [
         *rows,
-        ("parameters", f"{model.exact_params:,}{shape} ({model.non_emb_params:,} without embeddings)"),
+        ("parameters", f"{model.exact_params:,} ({model.non_emb_params:,} without embeddings)"),
         ("step", f"{config.global_batch} sequences x {config.seq_len} = {config.tokens_per_step:,} tokens"),
         (
             "length",

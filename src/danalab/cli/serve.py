@@ -13,8 +13,6 @@ from danalab.train.config.flags import Positional, flag, setting
 if TYPE_CHECKING:
     from danalab.serve.chat_model import ChatModel
 
-KEY_VARIABLE = "DANALAB_API_KEY"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(ServerSettings, ModelFlags):
@@ -42,9 +40,9 @@ def run(flags: Flags) -> None:
     def ready() -> None:
         host, port = listener.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        steps = ("" if model.step is None else f" at step {model.step}" for model in models)
         names = "; ".join(
-            f"{m.name}{step}, context {m.context} tokens" for m, step in zip(models, steps, strict=True)
+            f"{m.name}{'' if m.step is None else f' at step {m.step}'}, context {m.context} tokens"
+            for m in models
         )
         print(f"{names}: page {address}, API {address}/v1", flush=True)
         if not any(model.is_chat for model in models):
@@ -71,7 +69,7 @@ def open_models(flags: Flags) -> "list[ChatModel]":
 
 
 def _keys(flags: Flags) -> tuple[str, ...]:
-    keys = [*flags.api_key, *filter(None, [os.environ.get(KEY_VARIABLE)])]
+    keys = [*flags.api_key, *filter(None, [os.environ.get("DANALAB_API_KEY")])]
     if flags.api_key_file is not None:
         lines = flags.api_key_file.read_text(encoding="utf-8", errors="replace").splitlines()
         in_file = [line.strip() for line in lines if line.strip()]

@@ -41,20 +41,19 @@ def _checked(words: list[str], ranks: int) -> tuple[str, list[str]]:
     from danalab.train.config.flags import names_of
     from danalab.train.config.train_config import TrainConfig, digest_of
 
-    config: TrainConfig = parse(TrainConfig, list(words), "danalab train")
+    config: TrainConfig = parse(TrainConfig, words, "danalab train")
     if config.nproc not in (None, 1):
         raise UserError(
             f"--nproc {config.nproc}: under SLURM the ranks are started by srun; give --gpus and --nodes"
         )
-    words = list(words)
     if ranks > 1 and config.distributed_backend is None:
-        words += ["--distributed-backend", "fsdp" if config.expert_parallel else "ddp"]
+        words = [*words, "--distributed-backend", "fsdp" if config.expert_parallel else "ddp"]
     name = config.name or (config.run_dir.name if config.run_dir else None)
     if name is None:
         size = f"h{config.heads}" if config.heads is not None else config.size or f"d{config.d_model}"
         digest = digest_of(config, names_of(type(config), "run", "input", "data"))
         name = "-".join(filter(None, [config.arch, config.opt, size, digest]))
-        words += ["--name", name]
+        words = [*words, "--name", name]
     return name, words
 
 

@@ -28,13 +28,12 @@ def run(flags: TrainConfig | StageFlags) -> Answer | int:
 
         log_to_stderr()
         outcome = run_training(_configuration(flags), stop)
-    if outcome.is_main and outcome.summary.get("step"):
+    if not outcome.is_main:
+        return outcome.exit_code
+    if outcome.summary.get("step"):
         write_curve(outcome.folder, RunFolder(outcome.folder).read_config()["config"]["vocab_size"])
-    if outcome.is_main and flags.json:
-        return Answer({**outcome.summary, "run": str(outcome.folder)}, [], outcome.exit_code)
-    if outcome.is_main:
-        print(ending(outcome.summary, outcome.folder), file=sys.stderr)
-    return outcome.exit_code
+    print(ending(outcome.summary, outcome.folder), file=sys.stderr)
+    return Answer({**outcome.summary, "run": str(outcome.folder)}, [], outcome.exit_code)
 
 
 VERBS = {"train": (TrainConfig, run), "mid": (MidFlags, run), "sft": (SftFlags, run), "rl": (RlFlags, run)}

@@ -7,7 +7,7 @@ open_dataset(DATASET).batches(...)[step]   a pure function of the dataset, the s
 from danalab.data.dataset import Dataset
 from danalab.data.open import open_data, open_dataset, resolve_dataset, vocabulary_of
 from danalab.data.order.batches import Batches, Sequential
-from danalab.data.preparation.pipeline import prepare
+from danalab.data.preparation import prepare
 from danalab.data.sources import SOURCES, Source
 from danalab.data.tokenizers import Tokenizer, load_tokenizer, train_bpe
 from danalab.data.vocabulary import Vocabulary

@@ -8,8 +8,8 @@ Several names of one file are one item. The choice depends on the seed and on th
 
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,39 +18,16 @@ from danalab.data.order.permutation import Permutation
 from danalab.errors import UserError
 from danalab.files import fsync_path, naming, write_json
 
-_ROWS = 1024  # sequences that are copied at a time
-
-
-@dataclass(frozen=True)
-class ArraySplit:
-    """The folders made by a split."""
-
-    train_dir: str
-    val_dir: str
-    train_files: int
-    val_files: int
-    train_sequences: int
-    val_sequences: int
-    by: str
-    seed: int
-    val_ratio: float
-
 
 def split_arrays(
     source: str | Path, out: str | Path, *, val_ratio: float = 0.01, seed: int = 42, by: str = "file"
-) -> ArraySplit:
-    """Make `out`/train and `out`/val of the arrays in `source`, with the same subfolders.
+) -> dict[str, Any]:
+    """Make `out`/train and `out`/val of the arrays in `source`, with the same subfolders; returns their facts.
 
     A share `val_ratio` of the files or sequences (`by`) validates. UserError: fewer than two of them, a dangling link,
-    or an `out` that is not empty or lies in `source`.
+    or an `out` that lies in `source`. OSError: an `out` that is not empty.
     """
     source, out = Path(source), Path(out)
-    if not 0 < val_ratio < 1:
-        raise UserError(f"--val-ratio is {val_ratio}; it must lie between 0 and 1")
-    if by not in ("file", "sequence"):
-        raise UserError(f"--by {by}: known are file, sequence")
-    if seed < 0:
-        raise UserError(f"--seed is {seed}; it must be 0 or more")
     _check_places(source, out)
     counts = _sequences(source)
     total = len(counts) if by == "file" else sum(counts.values())
@@ -67,22 +44,14 @@ def split_arrays(
         "train": {path: np.flatnonzero(~mine) for path, mine in validates.items() if not mine.all()},
         "val": {path: np.flatnonzero(mine) for path, mine in validates.items() if mine.any()},
     }
-    n_files = {split: len(files) for split, files in rows.items()}
-    n_rows = {split: sum(map(len, files.values())) for split, files in rows.items()}
-    made = ArraySplit(
-        train_dir=str(out / "train"),
-        val_dir=str(out / "val"),
-        train_files=n_files["train"],
-        val_files=n_files["val"],
-        train_sequences=n_rows["train"],
-        val_sequences=n_rows["val"],
-        by=by,
-        seed=seed,
-        val_ratio=val_ratio,
-    )
+    made: dict[str, Any] = {"by": by, "seed": seed, "val_ratio": val_ratio}
+    for split, files in rows.items():
+        made[f"{split}_dir"] = str(out / split)
+        made[f"{split}_files"] = len(files)
+        made[f"{split}_sequences"] = sum(map(len, files.values()))
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.is_dir():
-        out.rmdir()  # it is empty
+        out.rmdir()  # refuses one that is not empty
     work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
     try:
         for split, files in rows.items():
@@ -95,7 +64,7 @@ def split_arrays(
                     _copy(path, place, chosen)
         if (source / "tokenizer.json").exists():
             (work / "tokenizer.json").symlink_to((source / "tokenizer.json").resolve())
-        write_json(work / "split.json", {"source": str(source.resolve()), **asdict(made)})
+        write_json(work / "split.json", {"source": str(source.resolve()), **made})
         work.chmod(0o755)
         work.rename(out)  # atomic
         fsync_path(out.parent)
@@ -129,19 +98,10 @@ def _check_places(source: Path, out: Path) -> None:
     real_source, real_out = source.resolve(), out.resolve()
     if real_out == real_source or real_source in real_out.parents:
         raise UserError(f"--output-path {out}: lies in the data folder {source}; choose one outside of it")
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise UserError(f"--output-path {out}: exists and is not a folder")
-    if out.is_dir() and any(out.iterdir()):
-        raise UserError(
-            f"--output-path {out}: is not empty; nothing is overwritten: remove it or choose another"
-        )
 
 
 def _copy(path: Path, place: Path, rows: np.ndarray) -> None:
     shard = open_array(path)
     copy = place if place.suffix == ".npy" else place.with_name(f"{place.name}.npy")
-    header = {"descr": shard.dtype.str, "fortran_order": False, "shape": (len(rows), shard.row)}
-    with naming(copy), open(copy, "wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        for start in range(0, len(rows), _ROWS):
-            file.write(shard.read(rows[start : start + _ROWS] * shard.row, shard.row).data)
+    with naming(copy):
+        np.save(copy, shard.read(rows * shard.row, shard.row))

@@ -6,21 +6,18 @@ in `train_00.npy` and `valid_00.npy`. No code in a file is executed.
 
 from __future__ import annotations
 
-import os
 import pickle
 import warnings
 import zipfile
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from danalab.data.dataset import Dataset
-from danalab.data.formats.shards import Encoding, Shard
-from danalab.data.layout import Layout
+from danalab.data.formats.shards import Encoding, Shard, reading
+from danalab.data.layout import Layout, saved_encoding
 from danalab.data.splits import SPLIT_NAMES, split_name
-from danalab.data.tokenizers import load_tokenizer
 from danalab.errors import UserError, first_line
 from danalab.files import walk_files
 
@@ -39,26 +36,17 @@ class Arrays(Layout):
             self.folder = folder
             self.files, unread = files_by_split(folder)
             self.unread = [path.relative_to(folder).as_posix() for path in unread]
+        self.how_to_split = f"; run danalab data split {self.folder} --output-path {self.folder}-split"
 
     @classmethod
     def matches(cls, folder: Path) -> bool:
         return any(path.suffix in SUFFIXES for path in walk_files(folder))
 
-    def no_split(self, split: str) -> Dataset:
-        folder = self.folder
-        if folder.name == split and has_splits(folder.parent):  # FOLDER/val names the split itself
-            return Arrays(folder.parent).open(split)
-        command = f"danalab data split {folder} --output-path {folder}-split"
-        raise UserError(f"{folder}: no split '{split}'; run {command}")
-
     def open_file(self, path: Path) -> Shard:
         return open_array(path)
 
     def encoding(self, shard: Shard) -> Encoding | None:
-        if not (self.folder / "tokenizer.json").is_file():
-            return None
-        made = load_tokenizer(self.folder)  # ids of the padding are taken, too
-        return Encoding(made.name, made.fingerprint, made.vocab_size, made.vocab_size, made.eos_id)
+        return saved_encoding(self.folder)
 
 
 def find_files(folder: Path) -> list[Path]:
@@ -93,61 +81,49 @@ def has_splits(folder: Path) -> bool:
 
 def open_array(path: Path) -> Shard:
     """The ids of a file, [sequences, length], not read, but for the checksums of a .pt."""
-    if path.is_symlink() and not path.exists():
-        raise UserError(f"{path}: a dangling symbolic link (to {os.readlink(path)})")
-    if not path.is_file():  # a named pipe would block
-        raise UserError(f"{path}: not a regular file")
-    shard, shape = _open_npy(path) if path.suffix == ".npy" else _open_pt(path)
-    if len(shape) != 2:
-        raise UserError(f"{path}: its shape is {shape}; it must be [sequences, length]")
-    if shape[0] == 0:
-        raise UserError(f"{path}: no sequences in it")
-    if shape[1] < 2:
-        raise UserError(f"{path}: its sequences have {shape[1]} token(s); they must have at least 2")
-    return replace(shard, length=shape[1])
-
-
-def _open_npy(path: Path) -> tuple[Shard, list[int]]:
-    """The ids of a .npy, not read, and its shape."""
+    with reading(path):  # it is a regular file
+        pass
     try:
-        array = np.lib.format.open_memmap(path, mode="r")  # only its header is read
-        extra = path.stat().st_size - array.offset - array.nbytes
-    except Exception as error:  # numpy's parser raises almost anything
-        raise UserError(f"{path}: damaged, or not a .npy ({first_line(error)})") from error
-    if array.dtype.kind not in "ui" or not array.flags.c_contiguous:
-        order = "" if array.flags.c_contiguous else ", column by column"
-        raise UserError(
-            f"{path}: {array.dtype.name}{order} of shape {list(array.shape)}, not rows of integers"
-        )
-    if extra:
-        raise UserError(f"{path}: {extra} bytes more than its header says")
-    return Shard(path, array.offset, array.dtype, array.size), list(array.shape)
-
-
-def _open_pt(path: Path) -> tuple[Shard, list[int]]:
-    """The tensor of a .pt, whose values lie uncompressed in a zip archive."""
-    import torch
-
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if (member := archive.testzip()) is not None:  # torch ignores the checksums
-                raise UserError(f"the checksum of {member} is wrong")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tensor = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        offset, dtype, shape = _npy(path) if path.suffix == ".npy" else _pt(path)
     except pickle.UnpicklingError as error:
         more = "damaged, or more than tensors; nothing was executed"
         raise UserError(f"{path}: refused: {more}") from error
     except Exception as error:  # a damaged file may make its format's reader raise almost anything
-        raise UserError(f"{path}: damaged: {first_line(error)}") from error
-    if not isinstance(tensor, torch.Tensor):
-        raise UserError(f"{path}: holds a {type(tensor).__name__}, not a tensor")
-    kind = str(tensor.dtype).removeprefix("torch.")
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise UserError(f"{path}: {kind}, not integers")
-    if not tensor.is_contiguous():
-        raise UserError(f"{path}: a view of other values; save it with .clone()")
-    dtype = np.dtype(kind).newbyteorder("<")
+        raise UserError(f"{path}: damaged, or not rows of integers: {first_line(error)}") from error
+    if len(shape) != 2 or shape[0] == 0 or shape[1] < 2:
+        raise UserError(
+            f"{path}: its shape is {list(shape)}; it must be [sequences, length], with at least one sequence of 2"
+        )
+    return Shard(path, offset, dtype, shape[0] * shape[1], shape[1])
+
+
+def _npy(path: Path) -> tuple[int, np.dtype, Sequence[int]]:
+    """Offset, type and shape of the ids of a .npy."""
+    array = np.lib.format.open_memmap(path, mode="r")  # only its header is read
+    if array.dtype.kind not in "ui" or not array.flags.c_contiguous:
+        raise ValueError(f"{array.dtype.name} of shape {list(array.shape)}")
+    if extra := path.stat().st_size - array.offset - array.nbytes:
+        raise ValueError(f"{extra} bytes more than its header says")
+    return array.offset, array.dtype, array.shape
+
+
+def _pt(path: Path) -> tuple[int, np.dtype, Sequence[int]]:
+    """Offset, type and shape of the tensor of a .pt, whose values lie uncompressed in a zip archive."""
+    import torch
+
+    with zipfile.ZipFile(path) as archive:
+        if (member := archive.testzip()) is not None:  # torch ignores the checksums
+            raise ValueError(f"the checksum of {member} is wrong")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tensor = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_contiguous():
+        raise ValueError(
+            f"a {type(tensor).__name__}; it must be a tensor, and no view (save it with .clone())"
+        )
+    dtype = np.dtype(str(tensor.dtype).removeprefix("torch.")).newbyteorder("<")
+    if dtype.kind not in "ui":
+        raise ValueError(dtype.name)
     reader: Any = torch._C.PyTorchFileReader(str(path))  # whose types lack the method
     offset = reader.get_record_offset("data/0") + int(tensor.storage_offset()) * dtype.itemsize
-    return Shard(path, offset, dtype, tensor.numel()), list(tensor.shape)
+    return offset, dtype, tensor.shape

@@ -10,7 +10,6 @@ bits. A file is read once when it is opened, for the range of its ids and its ha
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,9 +18,9 @@ import numpy as np
 from pydantic import ConfigDict
 
 from danalab.data.formats.shards import MAGIC, Encoding, Shard, reading, token_dtype
-from danalab.data.layout import Layout, Scan
+from danalab.data.layout import Layout, saved_encoding
 from danalab.data.splits import SplitName, split_name
-from danalab.data.tokenizers import UNKNOWN, load_tokenizer
+from danalab.data.tokenizers import UNKNOWN
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
 from danalab.files import read_state
@@ -48,27 +47,26 @@ class BareFiles(Layout):
     """A folder of bare files: which they are, and what is known of them without reading them."""
 
     name = "bare"
+    if_larger = (
+        f'; if its ids are of another type, write {{"dtype": "uint32"}} to {DECLARATION} beside it, or call it '
+        "NAME.uint32.bin"
+    )
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.files, self.unread = find_token_files(folder)
         declared = folder / DECLARATION
         self.declared = read_state(Declaration, declared) if declared.is_file() else Declaration()
-        self.known = self._known_encoding()
+        self.known = saved_encoding(folder)
         """None: nothing in the folder tells."""
+        if self.known is None and self.declared.tokenizer == _GPT2.name:
+            self.known = _GPT2
+        elif self.known is None and (size := self.declared.vocab_size) is not None:
+            self.known = Encoding(UNKNOWN, f"{size} ids", size, padded(size), self.declared.eos_id)
 
     @classmethod
     def matches(cls, folder: Path) -> bool:
         return bool(find_token_files(folder)[0])
-
-    def _known_encoding(self) -> Encoding | None:
-        size, eos_id = self.declared.vocab_size, self.declared.eos_id
-        if (self.folder / "tokenizer.json").is_file():
-            made = load_tokenizer(self.folder)  # ids of the padding are taken, too
-            return Encoding(made.name, made.fingerprint, made.vocab_size, made.vocab_size, made.eos_id)
-        if self.declared.tokenizer == _GPT2.name:
-            return _GPT2
-        return None if size is None else Encoding(UNKNOWN, f"{size} ids", size, padded(size), eos_id)
 
     def encoding(self, shard: Shard) -> Encoding | None:
         return self.known or (_GPT2 if shard.dtype.itemsize == 2 else None)
@@ -90,23 +88,6 @@ class BareFiles(Layout):
                 f"{path}: {size} bytes is no whole number of {dtype} ids: truncated, or another type"
             )
         return Shard(path, 0, dtype, size // dtype.itemsize)
-
-    def check_ids(self, shard: Shard, facts: Scan, encoding: Encoding) -> None:
-        try:
-            super().check_ids(shard, facts, encoding)
-        except UserError as error:
-            name = f"{shard.path.stem}.uint32.bin"
-            told = f'write {{"dtype": "uint32"}} to {DECLARATION} beside it, or name it {name}'
-            raise UserError(f"{error}; if its ids are not {shard.dtype.name}, {told}") from None
-
-    def faults(self) -> Iterator[tuple[str, str]]:
-        for path in (path for paths in self.files.values() for path in paths):
-            try:
-                shard = self.open_file(path)
-                if (encoding := self.encoding(shard)) is not None:
-                    self.check_ids(shard, self.facts([shard])[0], encoding)
-            except UserError as error:
-                yield path.name, str(error).removeprefix(f"{path}: ")
 
 
 def find_token_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:

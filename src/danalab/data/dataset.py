@@ -100,15 +100,10 @@ class Dataset(Vocabulary):
         return Windows(self.store, seq_len, self.sequence_length)
 
     def check_vocab(self, vocab_size: int) -> None:
-        """Check that every token id is below `vocab_size`. UserError: names the file and offset of a larger id."""
+        """Check that every token id is below `vocab_size`. UserError: names the file and its largest id."""
         for number, largest in enumerate(self.max_ids):
             if largest >= vocab_size:
-                shard = self.store.shards[number]
-                where = shard.first_at_least(vocab_size) or f"token id {largest}"
                 raise UserError(
-                    f"{shard.path}: {where} >= vocab_size {vocab_size}; the tokens were written with "
-                    f"{self.tokenizer_name}; give a larger --vocab-size, or leave it out"
+                    f"{self.store.shards[number].path}: token id {largest} >= vocab_size {vocab_size}; the tokens were "
+                    f"written with {self.tokenizer_name}; give a larger --vocab-size, or leave it out"
                 )
-
-    def __repr__(self) -> str:
-        return f"Dataset({str(self.path)!r}, {self.split!r}, {self.n_tokens:,} tokens, {self.tokenizer_name})"

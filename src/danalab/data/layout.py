@@ -12,14 +12,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 from danalab.data.dataset import Dataset
-from danalab.data.formats.shards import Encoding, Shard, TokenStore
-from danalab.data.tokenizers import UNKNOWN
+from danalab.data.formats.shards import Encoding, Shard, ShardEntry, TokenStore
+from danalab.data.tokenizers import UNKNOWN, load_tokenizer, saved_tokenizer
 from danalab.data.tokenizers.base import padded
 from danalab.errors import UserError
 
@@ -34,6 +34,12 @@ class Layout(ABC):
     """The files of each split, in the order in which they are read."""
     unread: Sequence[str] = ()
     """Names of files that are not read."""
+    source: dict[str, Any] | None = None
+    """The source of prepared data: name, licence, ...; None where the number of documents is unknown, too."""
+    how_to_split: str = ""
+    """What to do about a split that is not there, for the message."""
+    if_larger: ClassVar[str] = ""
+    """What may be the matter if a token id is not one of the encoding, for the message."""
 
     @abstractmethod
     def __init__(self, folder: Path):
@@ -52,14 +58,11 @@ class Layout(ABC):
     def encoding(self, shard: Shard) -> Encoding | None:
         """What the ids of `shard` are; None where nothing tells."""
 
-    def no_split(self, split: str) -> Dataset:
-        """A split that is not among the files."""
-        raise UserError(f"{self.folder}: no split '{split}'; there are: {', '.join(self.files)}")
-
     def open(self, split: str) -> Dataset:
         """Open one split; `UserError` when it cannot be read."""
         if split not in self.files:
-            return self.no_split(split)
+            there = ", ".join(self.files)
+            raise UserError(f"{self.folder}: no split '{split}'{self.how_to_split}; there are: {there}")
         shards = [self.open_file(path) for path in self.files[split]]
         if not shards:
             raise UserError(f"{self.folder}: the split '{split}' has no files")
@@ -77,7 +80,11 @@ class Layout(ABC):
                 UNKNOWN, "arrays" if shards[0].length else UNKNOWN, n_ids, padded(n_ids), None
             )
         for shard, each in zip(shards, facts, strict=True):
-            self.check_ids(shard, each, encoding)
+            if each.min_id < 0:
+                raise UserError(f"{shard.path}: token id {each.min_id} is negative")
+            if each.max_id >= encoding.n_tokens:
+                what = f"token id {each.max_id} >= vocab_size {encoding.n_tokens} of {encoding.name}"
+                raise UserError(f"{shard.path}: {what}{self.if_larger}")
         hashes = "\n".join([encoding.fingerprint, *(each.sha256 for each in facts)])
         return Dataset(
             name=self.folder.name,
@@ -94,26 +101,14 @@ class Layout(ABC):
             open_split=self.open,
         )
 
-    def facts(self, shards: Sequence[Shard]) -> Sequence[Any]:
-        """`max_id` and `sha256` of each file, which is read once as long as it does not change."""
+    def facts(self, shards: Sequence[Shard]) -> list[ShardEntry]:
+        """The facts of each file, which is read once as long as it does not change."""
         with ThreadPoolExecutor(8) as pool:
             return list(pool.map(lambda shard: _scan(shard, os.stat(shard.path).st_mtime_ns), shards))
-
-    def check_ids(self, shard: Shard, facts: Scan, encoding: Encoding) -> None:
-        """Refuse ids that the encoding lacks."""
-        if facts.min_id < 0:
-            raise UserError(f"{shard.path}: token id {facts.min_id} is negative")
-        if facts.max_id >= encoding.n_tokens:
-            first = shard.first_at_least(encoding.n_tokens)
-            raise UserError(f"{shard.path}: {first} >= vocab_size {encoding.n_tokens} of {encoding.name}")
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """(file, reason) of what else is wrong with the folder, for its validation."""
         return iter(())
-
-    def info(self) -> dict[str, Any]:
-        """What is recorded: `source` (name, licence, ...) or None, and `documents` and `text_bytes` by split."""
-        return {"source": None, "documents": {}, "text_bytes": {}}
 
     def remarks(self) -> list[str]:
         """What is odd and no fault: files that are not read."""
@@ -121,17 +116,16 @@ class Layout(ABC):
         return [f"not read: {', '.join(self.unread[:8])}{more}"] if self.unread else []
 
 
-@dataclass(frozen=True)
-class Scan:
-    """The facts of one file."""
-
-    min_id: int
-    max_id: int
-    sha256: str
+def saved_encoding(folder: Path) -> Encoding | None:
+    """That of the `tokenizer.json` in a folder, ids of the padding included; None where there is none."""
+    if saved_tokenizer(folder) is None:
+        return None
+    made = load_tokenizer(folder)
+    return replace(Encoding.of(made), n_tokens=made.vocab_size)
 
 
 @lru_cache(maxsize=65536)
-def _scan(shard: Shard, modified: int) -> Scan:
+def _scan(shard: Shard, modified: int) -> ShardEntry:
     with open(shard.path, "rb") as file:
         head = file.read(shard.offset)
     if shard.length is not None:  # the same for every format of sequences
@@ -141,4 +135,4 @@ def _scan(shard: Shard, modified: int) -> Scan:
     for _, ids in shard.blocks():
         digest.update(ids.data)
         least, largest = min(least, int(ids.min())), max(largest, int(ids.max()))
-    return Scan(least, largest, digest.hexdigest())
+    return ShardEntry(shard.path.name, shard.n_tokens, 0, 0, digest.hexdigest(), least, largest)

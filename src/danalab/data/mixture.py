@@ -1,9 +1,8 @@
 """Several data sets as one, in fixed shares: `--data a:0.7,b:0.3`.
 
-Every block of 10,000 sequences holds each source exactly in its share, spread evenly with a keyed jitter: the j-th of a
-source's c sequences in a block lies near position j / c. Each source keeps the order of training on it alone with the
-same seed. Position p of the mixture is therefore a pure function of the seed. Shares need not match sizes: a small
-source repeats sooner.
+Every block of 10,000 sequences holds each source exactly in its share, spread evenly. Each source keeps the order of
+training on it alone with the same seed, so position p of the mixture is a pure function of the seed. Shares need not
+match sizes: a small source repeats sooner.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from danalab.data.dataset import Dataset
 from danalab.data.order.batches import Order, Rows, TokenBatch
-from danalab.data.order.permutation import Permutation
 from danalab.data.tokenizers import BUILT_IN, UNKNOWN, Tokenizer
 from danalab.data.vocabulary import merge_vocabularies
 from danalab.errors import UserError
@@ -84,7 +82,7 @@ class MixedDataset(Dataset):
             **asdict(vocabulary),
             path=Path(" + ".join(f"{part.path.name}:{count / BLOCK:g}" for part, count in shared)),
             split=parts[0].split,
-            fingerprint=hashlib.sha256(f"mixture 1\n{identity}".encode()).hexdigest(),
+            fingerprint=hashlib.sha256(f"mixture 2\n{identity}".encode()).hexdigest(),
             max_ids=[part.max_id for part in parts],
             open_split=lambda split: MixedDataset([part.open_split(split) for part in parts], weights),
         )
@@ -107,7 +105,7 @@ class MixedDataset(Dataset):
                 raise UserError(
                     f"{part.title}: shorter than one sequence of {seq_len} tokens; take a smaller seq-len"
                 )
-        return MixedOrder(orders, self._counts, f"danalab mixture 1|{self.fingerprint}|{seed}".encode())
+        return MixedOrder(orders, self._counts)
 
     def rows(self, seq_len: int) -> Rows:
         return ConcatenatedRows([part.rows(seq_len) for part in self.parts])
@@ -120,14 +118,16 @@ class MixedDataset(Dataset):
 class MixedOrder:
     """Numbers of the rows of several sources, concatenated, in fixed shares: an `Order`."""
 
-    def __init__(self, orders: Sequence[Order], counts: Sequence[int], key: bytes):
-        """`counts`: of each source in a block."""
-        self._orders, self._counts, self._key = list(orders), np.array(counts), key
-        self._size = sum(counts)
+    def __init__(self, orders: Sequence[Order], counts: Sequence[int]):
+        """`counts`: of each source in a block, which they fill evenly: the j-th of c rows lies near (j + 1/2) / c."""
+        self._orders, self._counts = list(orders), np.array(counts)
+        owner = np.repeat(np.arange(len(counts)), counts)
+        rank = np.concatenate([np.arange(count) for count in counts])
+        places = np.argsort((rank + 0.5) / self._counts[owner], kind="stable")
+        self._owner, self._rank = owner[places], rank[places]
         # An epoch ends when every source has been read at least once.
-        self.n = max(-(-order.n * self._size // count) for order, count in zip(orders, counts, strict=True))
-        self._offsets = np.concatenate([[0], np.cumsum([order.n for order in orders])])
-        self._block = lru_cache(maxsize=4)(self._compute_block)
+        self.n = max(-(-order.n * len(owner) // count) for order, count in zip(orders, counts, strict=True))
+        self._offsets = np.cumsum([0, *(order.n for order in orders)])
 
     def __call__(self, begin: int, end: int) -> np.ndarray:
         owners, positions = self.positions(begin, end)
@@ -141,23 +141,9 @@ class MixedOrder:
 
     def positions(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """(source, position in the source's own order) of the positions [begin, end), int64."""
-        sources, positions = [], []
-        for number in range(begin // self._size, (end - 1) // self._size + 1):
-            origin = number * self._size
-            part = slice(max(0, begin - origin), end - origin)
-            source, rank = (array[part] for array in self._block(number))
-            sources.append(source)
-            positions.append(rank + number * self._counts[source])
-        return np.concatenate(sources), np.concatenate(positions)
-
-    def _compute_block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """(source, rank among its rows of the block) of each position."""
-        shuffle = Permutation(self._size, self._key + f"|{number}".encode())
-        jitter = shuffle(np.arange(self._size)) / self._size
-        owner = np.repeat(np.arange(len(self._counts)), self._counts)
-        rank = np.concatenate([np.arange(count) for count in self._counts])
-        order = np.argsort((rank + jitter) / self._counts[owner], kind="stable")
-        return owner[order], rank[order]
+        block, slot = np.divmod(np.arange(begin, end), len(self._owner))
+        owners = self._owner[slot]
+        return owners, self._rank[slot] + block * self._counts[owners]
 
 
 class ConcatenatedRows:

@@ -101,7 +101,7 @@ def resolve_dataset(
     planned = find_dataset(data, tokenizer, datasets_dir)
     if isinstance(planned, Path):
         return planned
-    from danalab.data.preparation.pipeline import prepare
+    from danalab.data.preparation import prepare
 
     _log.warning("preparing %s with the tokenizer %s: %s", data, planned.tokenizer, planned.folder)
     return prepare(planned.source, planned.tokenizer, planned.folder)
@@ -136,12 +136,11 @@ def find_dataset(
     if os.sep in name:
         raise UserError(f"{name}: no such file or folder")
     source: type[Source] = lookup(SOURCES, name, "file, folder or data source")
-    wanted = str(tokenizer or source.default_tokenizer)
-    path = tokenizer_path(tokenizer or source.default_tokenizer)
-    folder = source.dataset_folder(wanted, load_tokenizer(path) if path else None, root)
+    wanted = tokenizer or source.default_tokenizer
+    folder = source.dataset_folder(wanted, root)
     if (folder / MANIFEST).is_file():
         return folder
-    if wanted == "gpt2" and path is None:
+    if wanted == "gpt2":
         for foreign in (root / name for name in source.folders):
             if layout_of(foreign):
                 return foreign
@@ -151,7 +150,7 @@ def find_dataset(
         raise UserError(
             f"{folder}: not prepared yet; run {command}, or train on text that is here: --data stdlib"
         )
-    return PreparationPlan(source.name, wanted, folder)
+    return PreparationPlan(source.name, str(wanted), folder)
 
 
 def plan_texts(place: Path, tokenizer: str | Path | None, root: Path) -> PreparationPlan:
@@ -160,7 +159,7 @@ def plan_texts(place: Path, tokenizer: str | Path | None, root: Path) -> Prepara
         source = TextSource([place])
     except UserError as error:
         raise UserError(f"{place}: neither a data set ({NOTHING}) nor text ({error})") from error
-    wanted = str(tokenizer or source.default_tokenizer)
+    wanted = str(tokenizer or source.fitting_tokenizer())
     path = tokenizer_path(wanted)
     kind = load_tokenizer(path).fingerprint[:8] if path else wanted
     digest = hashlib.sha256(source.identity().encode("utf-8", "surrogateescape")).hexdigest()
@@ -172,9 +171,10 @@ def _check_tokenizer(folder: Path, tokenizer: str | Path | None) -> None:
         return
     path, dataset = tokenizer_path(tokenizer), open_dataset(folder)
     name = dataset.tokenizer_name
-    same = name == str(tokenizer)
     if path is not None and name != UNKNOWN:
         same = load_tokenizer(path).fingerprint == dataset.tokenizer.fingerprint
+    else:
+        same = name == str(tokenizer)
     if not same:
         raise UserError(
             f"{folder}: written with the tokenizer {name}, not {tokenizer}; leave --tokenizer out"
@@ -208,28 +208,31 @@ def describe(path: str | Path) -> dict[str, Any]:
     tokens, shards, documents, text_bytes, bytes_per_token, max_id and fingerprint (None where it is not recorded).
     """
     layout = require_layout(Path(path))
-    opened = {name: layout.open(name) for name in layout.files}
-    recorded = layout.info()
     splits: dict[str, Any] = {}
-    for name, dataset in opened.items():
-        text_bytes = recorded["text_bytes"].get(name)
+    for name in layout.files:
+        dataset = layout.open(name)
+        entries = layout.facts(dataset.store.shards)
+        documents, text_bytes = (
+            None if layout.source is None else sum(getattr(entry, fact) for entry in entries)
+            for fact in ("documents", "text_bytes")
+        )
         splits[name] = {
             "tokens": dataset.n_tokens,
             "shards": dataset.n_files,
-            "documents": recorded["documents"].get(name),
+            "documents": documents,
             "text_bytes": text_bytes,
-            "bytes_per_token": text_bytes / max(dataset.n_tokens, 1) if text_bytes is not None else None,
+            "bytes_per_token": None if text_bytes is None else text_bytes / max(dataset.n_tokens, 1),
             "max_id": dataset.max_id,
             "fingerprint": dataset.fingerprint,
         }
-    first = next(iter(opened.values()))
+    vocabulary = layout.open(next(iter(layout.files)))
     return {
         "path": str(layout.folder),
         "layout": layout.name,
         "remarks": layout.remarks(),
-        "source": recorded["source"],
-        "tokenizer": first.tokenizer_name,
-        "vocab_size": first.vocab_size,
-        "eos_id": first.eos_id,
+        "source": layout.source,
+        "tokenizer": vocabulary.tokenizer_name,
+        "vocab_size": vocabulary.vocab_size,
+        "eos_id": vocabulary.eos_id,
         "splits": splits,
     }

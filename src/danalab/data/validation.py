@@ -1,13 +1,13 @@
 """`validate`: read a whole data set, list all its faults, and compute its statistics.
 
-Reading streams; it needs a few MiB, and 16 bytes per sequence of an array, of which a hash of 64 bits is compared.
+Reading streams; it needs some MiB, and about 200 bytes per sequence of an array, whose hashes of 64 bits are compared.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 
 from danalab.data.arrays import SUFFIXES, Arrays
-from danalab.data.formats.shards import MAX_VOCAB, Shard
+from danalab.data.formats.shards import Shard
 from danalab.data.layout import Layout
 from danalab.data.open import NOTHING, layout_of
 from danalab.errors import UserError
 
 GPT2_VOCAB = 50_257
-_COUNT_TOKENS = 1 << 19  # they stay in cache when widened
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,6 @@ def validate(
     seq_len: int | None = None,
     *,
     allow_duplicates: bool = False,
-    on_file: Callable[[int, int], None] = lambda done, total: None,
 ) -> Validation:
     """Read a whole data set, or a single array file, and list its faults.
 
@@ -119,29 +117,18 @@ def validate(
         vocab_size: upper bound of the ids; by default that of the tokenizer beside the data, else GPT-2's 50,257.
         seq_len: required tokens per sequence of an array; by default the most common length.
         allow_duplicates: report equal sequences as warnings, not as errors.
-        on_file: called with the number of finished files and of all files.
     """
     path = Path(path)
     if not os.path.exists(path):
         raise UserError(f"{path}: no such file or folder")
-    for name, value in (("--vocab-size", vocab_size), ("--seq-len", seq_len)):
-        if value is not None and not 1 <= value <= MAX_VOCAB:
-            raise UserError(f"{name} is {value}; it must be between 1 and {MAX_VOCAB:,}")
     result = Validation(str(path), "none", "", 0, vocab_size or GPT2_VOCAB)
     try:
-        kind = layout_of(path)
-        if path.is_file():
-            kind = Arrays if path.suffix in SUFFIXES else None
+        kind = Arrays if path.suffix in SUFFIXES and path.is_file() else layout_of(path)
         if kind is None:
-            what = (
-                f"not an array file ({', '.join(SUFFIXES)})"
-                if path.is_file()
-                else f"no data set in it: {NOTHING}"
-            )
-            raise UserError(what)
+            raise UserError(f"no data set ({NOTHING})")
         layout, result.layout = kind(path), kind.name
         result.errors += [Finding(name, reason) for name, reason in layout.faults()]
-        hashes, lengths = _read_files(layout, result, vocab_size, on_file)
+        lengths, copies = _read_files(layout, result, vocab_size)
         if lengths:
             usual = result.sequence_length = seq_len or Counter(lengths.values()).most_common(1)[0][0]
             expected = "expected" if seq_len else "in most files"
@@ -150,7 +137,7 @@ def validate(
                 for name, length in lengths.items()
                 if length != usual
             ]
-            (result.warnings if allow_duplicates else result.errors).extend(_repeated(hashes))
+        (result.warnings if allow_duplicates else result.errors).extend(copies)
         if result.valid:
             result.warnings += [Finding(str(path), remark) for remark in layout.remarks()]
     except UserError as error:  # of a damaged manifest: nothing else can be checked
@@ -160,73 +147,62 @@ def validate(
 
 
 def _read_files(
-    layout: Layout, result: Validation, vocab_size: int | None, on_file: Callable[[int, int], None]
-) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """Read all files into `result`; (hashes of the sequences, their length) of each array by its name."""
+    layout: Layout, result: Validation, vocab_size: int | None
+) -> tuple[dict[str, int], list[Finding]]:
+    """Read all files into `result`; (the sequences' length in each array by its name, repeated sequences)."""
+    from rich.console import Console
+    from rich.progress import track
+
     files = [path for paths in layout.files.values() for path in paths]
     result.num_files, result.file_format = len(files), ", ".join(sorted({file.suffix for file in files}))
     result.errors += [
         Finding(split, "this split has no files") for split, paths in layout.files.items() if not paths
     ]
+    bad = {finding.file for finding in result.errors}
     shards: dict[str, Shard] = {}
     for file in files:
         name = file.relative_to(layout.folder).as_posix()
         try:
             shards[name] = layout.open_file(file)
         except UserError as error:
-            if name not in {finding.file for finding in result.errors}:
+            if name not in bad:
                 result.errors.append(Finding(name, str(error).removeprefix(f"{file}: ")))
     encoding = next((layout.encoding(shard) for shard in shards.values()), None)
     if encoding is not None and vocab_size is None:
         result.vocab_size = encoding.vocab_size
     counts = np.zeros(result.vocab_size, np.int64)
-    hashes: dict[str, np.ndarray] = {}
-    for number, (name, shard) in enumerate(shards.items()):
-        on_file(number, len(shards))
+    origins: dict[bytes, tuple[str, int]] = {}
+    copies: list[Finding] = []
+    shown = {"console": Console(stderr=True), "transient": True, "disable": not sys.stderr.isatty()}
+    for name, shard in track(shards.items(), "reading", len(shards), **shown):
         documents, outside, first, digests = 0, 0, None, list[bytes]()
         for start, ids in shard.blocks():
             low, high = int(ids.min()), int(ids.max())
             result.min_id = low if result.min_id is None else min(result.min_id, low)
             result.max_id = high if result.max_id is None else max(result.max_id, high)
-            inside = ids
-            if low < 0 or high >= len(counts):
-                wrong = (ids < 0) | (ids >= len(counts))
-                places, inside = np.flatnonzero(wrong), ids[~wrong]
-                first = first or (start + int(places[0]), ids[places[0]])
-                outside += len(places)
-            for at in range(0, len(inside), _COUNT_TOKENS):
-                counted = np.bincount(inside[at : at + _COUNT_TOKENS].astype(np.intp))
-                counts[: len(counted)] += counted
+            wrong = np.flatnonzero((ids < 0) | (ids >= len(counts)))
+            if len(wrong):
+                first = first or (start + int(wrong[0]), ids[wrong[0]])
+                outside += len(wrong)
+            counts += np.bincount(np.delete(ids, wrong).astype(np.intp), minlength=len(counts))
             if shard.length:
                 rows = ids.astype("<u4").reshape(-1, shard.length)
                 digests += [blake2b(row, digest_size=8).digest() for row in map(bytes, rows)]
             elif encoding is not None:
                 documents += int((ids == encoding.eos_id).sum())
-        if first is not None and name not in {finding.file for finding in result.errors}:
+        if first is not None and name not in bad:
             more = f", the first of {outside:,}" if outside > 1 else ""
             reason = f"token id {first[1]} is outside the vocabulary [0, {len(counts)}){more}"
             position = divmod(first[0], shard.length) if shard.length else (first[0],)
             result.errors.append(Finding(name, reason, position))
-        if shard.length:
-            hashes[name] = np.frombuffer(b"".join(digests), np.uint64)
+        found = [origins.setdefault(digest, (name, row)) for row, digest in enumerate(digests)]
+        repeated = [row for row, origin in enumerate(found) if origin != (name, row)]
+        if repeated:
+            file, row = found[repeated[0]]
+            more = f"; so are {len(repeated) - 1:,} others of this file" if len(repeated) > 1 else ""
+            copies.append(Finding(name, f"a copy of sequence {row} of {file}{more}", (repeated[0],)))
         result.sequences.append(len(digests) or documents)
         result.total_tokens += shard.n_tokens
     result.unique_tokens = int(np.count_nonzero(counts))
     result.avg_token_value = float(counts @ np.arange(len(counts), dtype=np.float64) / max(counts.sum(), 1))
-    return hashes, {name: shard.length for name, shard in shards.items() if shard.length}
-
-
-def _repeated(hashes: dict[str, np.ndarray]) -> list[Finding]:
-    """One finding for each file that repeats sequences, with the first of them."""
-    names, sizes = list(hashes), [len(each) for each in hashes.values()]
-    files, rows = np.repeat(np.arange(len(names)), sizes), np.concatenate([np.arange(n) for n in sizes])
-    _, first, same = np.unique(np.concatenate(list(hashes.values())), return_index=True, return_inverse=True)
-    later = np.flatnonzero(first[same] < np.arange(len(same)))
-    findings = []
-    for number in np.unique(files[later]).tolist():
-        mine = later[files[later] == number]
-        row, origin = int(rows[mine[0]]), int(first[same[mine[0]]])
-        more = f"; so are {len(mine) - 1:,} others of this file" if len(mine) > 1 else ""
-        what = f"a copy of sequence {rows[origin]} of {names[files[origin]]}{more}"
-        findings.append(Finding(names[number], what, (row,)))
-    return findings
+    return {name: shard.length for name, shard in shards.items() if shard.length}, copies

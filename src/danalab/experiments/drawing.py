@@ -62,9 +62,9 @@ def canvas(xlabel: str, ylabel: str, width: float = 5.4, height: float = 3.6) ->
     return figure, axes
 
 
-def panels(count: int, columns: int = 3, each: tuple[float, float] = (3.1, 2.7)) -> tuple[Figure, list[Axes]]:
-    """A figure of several panels, row by row; `each` is the size of one [inches]."""
-    columns = min(count, 2 if count == 4 else columns)
+def panels(count: int, columns: int = 2, each: tuple[float, float] = (3.1, 2.7)) -> tuple[Figure, list[Axes]]:
+    """A figure of several panels, row by row, in few columns, for phones; `each` is the size of one [inches]."""
+    columns = min(count, columns)
     rows = -(-count // columns)
     figure = Figure(figsize=(max(each[0] * columns + 0.5, 5.0), each[1] * rows + 0.5))
     return figure, [figure.add_subplot(rows, columns, i + 1) for i in range(count)]

@@ -155,7 +155,7 @@ def multiplier_figure(found: Analysis) -> Figure | None:
         return None
     sizes = sorted({each.params for each in horizon.multipliers})
     opts = list(dict.fromkeys(each.opt for each in horizon.multipliers))
-    figure, places = drawing.panels(len(sizes), each=(3.6, 3.3))
+    figure, places = drawing.panels(len(sizes), columns=1, each=(5.4, 3.2))
     ends = [
         end
         for each in horizon.multipliers
@@ -200,7 +200,7 @@ def horizon_loss_figure(found: Analysis) -> Figure | None:
     if horizon is None:
         return None
     sizes = sorted({each.params for each in found.tuned})
-    figure, places = drawing.panels(len(sizes), each=(3.6, 3.3))
+    figure, places = drawing.panels(len(sizes), columns=1, each=(5.4, 3.2))
     for axes, params in zip(places, sizes, strict=True):
         for opt in found.opts:
             mine = [each for each in found.at(opt) if each.params == params]

@@ -240,7 +240,8 @@ class _Judgement:
                 shares.append([loss / start for loss in losses])
                 differences.append(losses[1] - losses[0])
                 low, high = interval(differences, self._config.alpha)
-                now = f"mean {fmean(differences):+.4f} [{low:+.4f}, {high:+.4f}]"
+                now = f"mean {fmean(differences):+.4f}"
+                now += f" [{low:+.4f}, {high:+.4f}]" if math.isfinite(low) else ""
                 self._report(
                     f"seed {seed}: {baseline.label} {losses[0]:.4f}, {contender.label} {losses[1]:.4f}; {now}"
                 )

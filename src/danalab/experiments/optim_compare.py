@@ -134,7 +134,7 @@ def curves_figure(problems: list[SmallProblem], results: list[Result]) -> Figure
 
     Lines are means over seeds (of the logarithm where the axis is logarithmic), bands reach from lowest to highest.
     """
-    figure, grid = panels(len(problems), each=(5.2, 4.4))
+    figure, grid = panels(len(problems), columns=1, each=(5.2, 3.8))
     for problem, axes in zip(problems, grid, strict=True):
         shown = [result for result in results if result.problem == problem.name]
         mean = geometric_mean if problem.log else fmean
@@ -160,7 +160,7 @@ def curves_figure(problems: list[SmallProblem], results: list[Result]) -> Figure
 
 def lr_figure(problems: list[SmallProblem], results: list[Result]) -> Figure:
     """One panel per problem: the last measurement of every trial against its learning rate."""
-    figure, grid = panels(len(problems), each=(5.2, 3.8))
+    figure, grid = panels(len(problems), columns=1, each=(5.2, 3.8))
     for problem, axes in zip(problems, grid, strict=True):
         for result in (result for result in results if result.problem == problem.name):
             finite = [run for run in result.trials if math.isfinite(run.loss)]
@@ -186,7 +186,7 @@ def orthogonalisation_figure() -> Figure:
     size, steps, draw = 96, 5, torch.Generator().manual_seed(0)
     left, right = (torch.linalg.qr(torch.randn(size, size, generator=draw).double()).Q for _ in range(2))
     x = left @ torch.diag(torch.logspace(0, -4, size, dtype=torch.float64)) @ right.T
-    figure, grid = panels(2, columns=2, each=(5.0, 3.7))
+    figure, grid = panels(2, columns=1, each=(5.0, 3.4))
     for axes, method in zip(grid, METHODS, strict=True):
         chain = coefficients(method, steps)
         for step, color in enumerate(shades(steps + 1)):

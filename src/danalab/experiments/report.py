@@ -82,11 +82,10 @@ def answer(found: Analysis) -> list[str]:
         sizes = f"{len(values)} size{'s' * (len(values) != 1)}"
         words = f"{opt} did not reach {found.baseline}'s final loss at {sizes}"
         if reached:
-            words = (
-                f"{opt} saves {share(mean, 0)} of {found.baseline}'s compute at equal loss (mean of {sizes}"
-            )
-            words += f", {share(min(values), 0)} to {share(max(values), 0)}"
-            words += f"; {found.baseline}'s final loss reached at {reached})"
+            words = f"{opt} saves {share(mean, 0)} of {found.baseline}'s compute at equal loss"
+            if len(values) > 1:
+                words += f" (mean of {sizes}, {share(min(values), 0)} to {share(max(values), 0)}; "
+                words += f"{found.baseline}'s final loss reached at {reached})"
         if gain is not None and gain.mean is not None:
             words += f"; by the fitted laws {share(gain.mean, 0)}"
             words += "" if gain.interval is None else f" ({interval_words(gain.interval)})"

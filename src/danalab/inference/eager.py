@@ -61,7 +61,7 @@ class BlockCache(Cache):
     def __init__(
         self, model: Decoder, sequences: Sequence[RequestState], memory: Sequence[KeyValueBlocks | None]
     ):
-        super().__init__(len(sequences), model.config.seq_len, model.new_cache(len(sequences)).states)
+        super().__init__(model.new_cache().states)
         device, starts = model.head_weight.device, [each.computed for each in sequences]
         self.starts = torch.tensor(starts, device=device).unsqueeze(1)
         self.length = self.max_start = max(starts)
@@ -99,7 +99,7 @@ class KeyValueBlocks(KeyValues):
     """Keys and values of one layer in the memory of all blocks, [positions, K, H]; `cache`: the sequences of a step."""
 
     def __init__(self, pool: BlockPool):
-        super().__init__(1, pool.n_blocks * pool.block_size)
+        super().__init__(pool.n_blocks * pool.block_size)
         self.block_size = pool.block_size
         self.cache: BlockCache
 

@@ -22,8 +22,6 @@ class Architecture:
     """One row. Settings that a configuration may also choose (gate, norms, head, experts) are defaults."""
 
     name: str
-    summary: str
-    """One line for people."""
     head_dim: int
     """Features of a head where the size is given by --heads."""
     n_layers: Callable[[int], int]
@@ -66,11 +64,6 @@ class Architecture:
     """Learning rates follow 12 d_model^2 n_layers, whatever the matrices are."""
 
     @property
-    def mlp_matrices(self) -> int:
-        """Matrices of an MLP or expert: up and down, and with swiglu the gate."""
-        return 3 if self.activation == "swiglu" else 2
-
-    @property
     def rotary(self) -> bool:
         """Queries and keys are rotated by their positions."""
         return not (self.learned_positions or self.oscillators)
@@ -82,7 +75,7 @@ def _no_heads(heads: int) -> int:
 
 _ENOKI = Architecture(
     name="enoki",
-    summary="GPT-3-like: rotary, QK-LayerNorm, pre-LayerNorm, GELU, untied head; head_dim 64",
+    # GPT-3-like: rotary, QK-LayerNorm, pre-LayerNorm, GELU, untied head; head_dim 64
     head_dim=64,
     n_layers=lambda heads: 3 * heads // 4,
     mlp_dim=lambda d: 4 * d,
@@ -92,7 +85,7 @@ _ENOKI = Architecture(
 # Sources: arXiv 2505.09388 (Qwen3), 2505.06708 (gated attention); attention_gate=False is the published Qwen3.
 _QWEN3 = Architecture(
     name="qwen3",
-    summary="rotary, QK-RMSNorm, pre-RMSNorm, SwiGLU, gated attention, untied head; head_dim 128",
+    # rotary, QK-RMSNorm, pre-RMSNorm, SwiGLU, gated attention, untied head; head_dim 128
     head_dim=128,
     n_layers=lambda heads: 2 * heads,
     mlp_dim=lambda d: 3 * d,
@@ -107,7 +100,7 @@ _ROWS = (
     # Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
     Architecture(
         name="gpt",
-        summary="GPT-2: learned positions, pre-LayerNorm, GELU (tanh), biases, head tied to the embedding; head_dim 64",
+        # GPT-2: learned positions, pre-LayerNorm, GELU (tanh), biases, head tied to the embedding; head_dim 64
         head_dim=64,
         n_layers=lambda heads: heads,
         mlp_dim=lambda d: 4 * d,
@@ -121,7 +114,7 @@ _ROWS = (
     # Sources: arXiv 2302.13971 (Llama), 2305.13245 (grouped queries).
     Architecture(
         name="llama",
-        summary="rotary, pre-RMSNorm, SwiGLU, grouped queries, untied head; head_dim 128",
+        # rotary, pre-RMSNorm, SwiGLU, grouped queries, untied head; head_dim 128
         head_dim=128,
         n_layers=lambda heads: heads,
         mlp_dim=lambda d: 256 * -(-(8 * d // 3) // 256),
@@ -133,15 +126,15 @@ _ROWS = (
     replace(
         _ENOKI,
         name="moe",
-        summary="enoki with 8 experts instead of each MLP, 2 per token; the other architectures take --n-experts, too",
+        # enoki with 8 experts instead of each MLP, 2 per token; the other architectures take --n-experts, too
         n_experts=8,
     ),
     # Sources: Qwen3-Next as in the `transformers` library; arXiv 2412.06464 (gated delta rule).
     replace(
         _QWEN3,
         name="qwen3next",
-        summary="qwen3 with 8 experts and a shared one instead of each MLP; --full-attention-interval 4: the gated "
-        "delta rule instead of attention in three layers of four",
+        # qwen3 with 8 experts and a shared one instead of each MLP; --full-attention-interval 4: the gated delta rule
+        # instead of attention in three layers of four
         norm="rmsnorm-1p",
         n_experts=8,
         n_shared_experts=1,
@@ -151,7 +144,7 @@ _ROWS = (
     ),
     Architecture(
         name="resonance",
-        summary="gated banks of damped oscillators by the FFT (no attention), pre-RMSNorm, SwiGLU, tied head; --size",
+        # gated banks of damped oscillators by the FFT (no attention), pre-RMSNorm, SwiGLU, tied head; --size
         head_dim=64,
         n_layers=_no_heads,
         mlp_dim=lambda d: 64 * round(8 * d / 192) or 64,

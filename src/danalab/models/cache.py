@@ -3,14 +3,12 @@
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError
-
 
 class KeyValues:
     """Keys and values of one attention, written in place; memory is allocated on first use, in the data's dtype."""
 
-    def __init__(self, batch: int, max_len: int):
-        self.batch, self.max_len, self.length = batch, max_len, 0
+    def __init__(self, max_len: int):
+        self.max_len, self.length = max_len, 0
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
 
@@ -48,8 +46,7 @@ def continuation_mask(past: int, length: int, device: torch.device) -> Tensor | 
 class RecurrentState:
     """The last inputs of short convolutions, and one tensor of constant size that is replaced at each token."""
 
-    def __init__(self, batch: int):
-        self.batch = batch
+    def __init__(self):
         self.memory: Tensor | None = None
         """Of oscillators complex [B, D, R], of the delta rule [B, H, K, V]; None before the first token, or without."""
         self.last: tuple[Tensor, ...] | None = None
@@ -79,9 +76,9 @@ State = KeyValues | RecurrentState
 class Cache:
     """The decoding state of a model: `hidden(tokens, cache=cache)` continues at `length` and advances it."""
 
-    def __init__(self, batch: int, max_len: int, states: list[State]):
-        """`batch` sequences of up to `max_len` tokens; `states`: one per block, made by the block's mixer."""
-        self.batch, self.max_len, self.states = batch, max_len, states
+    def __init__(self, states: list[State]):
+        self.states = states
+        """One per block, made by the block's mixer."""
         self.length = 0
         """Tokens processed of each sequence; of the longest where lengths differ."""
 
@@ -92,15 +89,3 @@ class Cache:
     def advance(self, length: int) -> None:
         """Count `length` more tokens of each sequence."""
         self.length += length
-
-    def check_capacity(self, batch: int, length: int) -> None:
-        """Raises `UserError` when `length` more tokens of `batch` sequences do not fit."""
-        if batch != self.batch:
-            raise UserError(
-                f"the cache was made for a batch of {self.batch}, the tokens have a batch of {batch}"
-            )
-        if self.length + length > self.max_len:
-            raise UserError(
-                f"the cache holds {self.max_len} tokens: {self.length} are used and {length} more do not fit; "
-                "ask new_cache for a larger max_len"
-            )

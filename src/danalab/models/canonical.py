@@ -6,13 +6,13 @@ stacked as `attention.qkv`, `attention.q_norm`, `attention.k_norm`, `attention.o
 head_dim query rows and then head_dim gate rows. Ours keep q, k, v and gate apart and call the layers `blocks`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError, nearest
+from danalab.errors import UserError
 from danalab.models.decoder import Decoder
 from danalab.models.shards import assign
 
@@ -26,25 +26,21 @@ def load_canonical(model: Decoder, arrays: Mapping[str, Any]) -> None:
 
     UserError: a name is missing or unknown, or a shape differs.
     """
-    wanted = {name: parameter.shape for name, parameter in model.named_parameters()}
     arrays_of = _ours({name: torch.as_tensor(array) for name, array in arrays.items()}, model)
-    known = [canonical_name(name) for name in wanted]
-    for name in arrays_of:
-        if name not in wanted:
-            raise UserError(
-                f"weight '{canonical_name(name)}' is not one of this {model.config.arch} model's"
-                f"{nearest(canonical_name(name), known)}"
-            )
-    if missing := [canonical_name(name) for name in wanted if name not in arrays_of]:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise UserError(f"weight '{missing[0]}'{more} of the model is missing from the arrays")
-    for name, shape in wanted.items():
-        if arrays_of[name].shape != shape:
-            found = f"has shape {list(arrays_of[name].shape)}, the model needs {list(shape)}"
-            raise UserError(f"weight '{canonical_name(name)}' {found}")
+    found = {canonical_name(name): array for name, array in arrays_of.items()}
+    require_shapes(found, {canonical_name(name): weight.shape for name, weight in model.named_parameters()})
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             assign(parameter, arrays_of[name])
+
+
+def require_shapes(found: Mapping[str, Tensor], wanted: Mapping[str, Sequence[int]]) -> None:
+    """Check that the weights of a model are all there, in their shapes, and no others; a UserError names the first."""
+    shapes = {name: list(tensor.shape) for name, tensor in found.items()}
+    for name in {**wanted, **shapes}:
+        has, needs = shapes.get(name, "none"), list(wanted[name]) if name in wanted else "none"
+        if has != needs:
+            raise UserError(f"weight '{name}' has shape {has}, the model needs {needs}")
 
 
 def canonical_name(name: str) -> str:

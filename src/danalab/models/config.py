@@ -13,15 +13,15 @@ qwen3 has 14 d_model^2 per layer.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, asdict, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
 from functools import cache, cached_property
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 from typing_extensions import TypedDict
 
-from danalab.errors import UserError, nearest
+from danalab.errors import UserError
 from danalab.files import validated
 from danalab.models.architectures import Architecture, architecture
 from danalab.tables import key_of, load
@@ -108,16 +108,6 @@ class LinearAttention:
     layers: tuple[int, ...]
     """Indices of the layers that have it, ascending."""
 
-    @property
-    def key_width(self) -> int:
-        """Features of all queries, and of all keys."""
-        return self.key_heads * self.key_dim
-
-    @property
-    def value_width(self) -> int:
-        """Features of all values."""
-        return self.value_heads * self.value_dim
-
     def flops_per_token(self) -> int:
         """FLOPs of one layer's rule to train on one token, its maps apart: the products of forward and backward.
 
@@ -137,6 +127,8 @@ class ModelConfig:
     Raises:
         UserError: sizes that do not fit together, or an unknown architecture or norm.
     """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     arch: str
     """Name in `danalab.models.architectures`."""
@@ -243,48 +235,43 @@ class ModelConfig:
             raise UserError(
                 f"norm '{self.norm}': {self.arch} has biases in its norms, which only a layernorm can have"
             )
-        oscillators = self.architecture.oscillators
-        for name in ATTENTION_SETTINGS if oscillators else ("num_frequencies", "mixer", "learned_positions"):
-            if getattr(self, name) is not None:
-                kinds = "models with attention" if oscillators else "resonance"
-                raise UserError(f"--{name.replace('_', '-')}: is for {kinds}, not {self.arch}")
-        if oscillators:
-            self._check_oscillators()
+        if self.architecture.oscillators:
+            self._refuse(ATTENTION_SETTINGS, "is for models with attention")
+            if self.n_heads * self.head_dim != self.d_model:
+                raise UserError(
+                    f"n_heads x head_dim must equal d_model, since {self.arch} divides its channels into groups: "
+                    f"{self.n_heads} x {self.head_dim} = {self.n_heads * self.head_dim}, but d_model is {self.d_model}"
+                )
+            modes = self.num_frequencies
+            if modes is not None and (self.mixer == "none" or modes % self.n_heads):
+                raise UserError(
+                    f"--num-frequencies {modes}: must be divisible by the {self.n_heads} groups; leave it out where "
+                    "--mixer none has no oscillators"
+                )
+            if self.learned_positions and self.seq_len > LONGEST_TABLE:
+                raise UserError(
+                    f"--learned-positions: the table has at most {LONGEST_TABLE} rows, but the context length is "
+                    f"{self.seq_len}; shorten it, or leave the table out (oscillators need none)"
+                )
         else:
-            self._check_attention()
+            self._refuse(("num_frequencies", "mixer", "learned_positions"), "is for resonance")
+            if self.head_dim % 2 and self.architecture.rotary:
+                raise UserError(
+                    f"head_dim is {self.head_dim}; it must be even: rotary embedding turns pairs of features"
+                )
+            if self.n_heads % self.kv_heads:
+                raise UserError(f"--n-kv-heads {self.n_kv_heads} does not divide the {self.n_heads} heads")
+            if self.rotary_dim and (self.rotary_dim % 2 or self.rotary_dim > self.head_dim):
+                raise UserError(
+                    f"rotary_dim is {self.rotary_dim}; it must be even and at most head_dim {self.head_dim}"
+                )
         _ = self.sparsity, self.linear_attention  # which refuse contradictory settings
 
-    def _check_attention(self) -> None:
-        if self.head_dim % 2 and self.architecture.rotary:
-            raise UserError(
-                f"head_dim is {self.head_dim}; it must be even: rotary embedding turns pairs of features"
-            )
-        if self.n_heads % self.kv_heads:
-            fitting = ", ".join(str(n) for n in range(1, self.n_heads + 1) if self.n_heads % n == 0)
-            raise UserError(
-                f"--n-kv-heads {self.n_kv_heads} does not divide the {self.n_heads} heads; {fitting} do"
-            )
-        if self.rotary_dim and (self.rotary_dim % 2 or self.rotary_dim > self.head_dim):
-            raise UserError(
-                f"rotary_dim is {self.rotary_dim}; it must be even and at most head_dim {self.head_dim}"
-            )
-
-    def _check_oscillators(self) -> None:
-        if self.n_heads * self.head_dim != self.d_model:
-            raise UserError(
-                f"n_heads x head_dim must equal d_model, since {self.arch} divides its channels into groups: "
-                f"{self.n_heads} x {self.head_dim} = {self.n_heads * self.head_dim}, but d_model is {self.d_model}"
-            )
-        if self.num_frequencies is not None and (self.mixer == "none" or self.num_frequencies % self.n_heads):
-            raise UserError(
-                f"--num-frequencies {self.num_frequencies}: must be divisible by the {self.n_heads} groups; leave it "
-                "out where --mixer none has no oscillators"
-            )
-        if self.learned_positions and self.seq_len > LONGEST_TABLE:
-            raise UserError(
-                f"--learned-positions: the table has at most {LONGEST_TABLE} rows, but the context length is "
-                f"{self.seq_len}; shorten it, or leave the table out (oscillators need none)"
-            )
+    def _refuse(self, names: Sequence[str], reason: str) -> None:
+        """Refuse settings that have no meaning in this model."""
+        for name in names:
+            if getattr(self, name) not in (None, False, ()):
+                raise UserError(f"--{name.replace('_', '-')}: {reason}, not {self.arch} as it is here")
 
     @property
     def architecture(self) -> Architecture:
@@ -320,10 +307,7 @@ class ModelConfig:
         """The experts and the layers that have them; None where there are none."""
         n_experts = self.choice("n_experts")
         if n_experts == 0:
-            for name in EXPERT_SETTINGS:
-                if getattr(self, name) not in (None, False, ()):
-                    flag = "--" + name.replace("_", "-")
-                    raise UserError(f"{flag}: {self.arch} has no experts here; give --n-experts, too")
+            self._refuse(EXPERT_SETTINGS, "is for models with --n-experts")
             return None
         top_k = min(self.architecture.top_k, n_experts) if self.top_k is None else self.top_k
         if top_k > n_experts:
@@ -349,18 +333,14 @@ class ModelConfig:
     def linear_attention(self) -> LinearAttention | None:
         """The delta-rule layers; None where there are none."""
         interval = self.full_attention_interval or 1
-        if interval > 1 and not self.architecture.linear_mixer_class:
+        if interval == 1:
+            self._refuse(DELTA_RULE_SETTINGS, "is for models with full_attention_interval")
+            return None
+        if not self.architecture.linear_mixer_class:
             raise UserError(
                 f"--full-attention-interval {interval}: {self.arch} has attention in every layer; qwen3next can have "
                 "the delta rule in others"
             )
-        if interval == 1:
-            for name in DELTA_RULE_SETTINGS:
-                if getattr(self, name) is not None:
-                    raise UserError(
-                        f"{name}: no layer has the delta rule here; give full_attention_interval, too"
-                    )
-            return None
         key_heads, half = self.linear_key_heads or self.n_heads, max(1, self.head_dim // 2)
         value_heads = self.linear_value_heads or 2 * key_heads
         if value_heads % key_heads:
@@ -386,14 +366,9 @@ class ModelConfig:
         used = parameter_count(self, PRODUCTS, active=True)
         if not self.architecture.size_law:
             return used
-        law = 12 * self.d_model**2 * self.n_layers
-        sparse, matrices = self.sparsity, self.architecture.mlp_matrices
-        if sparse is None:
-            return law
-        hidden = sparse.top_k * sparse.expert_dim + sparse.shared_dim
-        active = self.d_model * (matrices * hidden + sparse.n_experts + sparse.shared_gate)
-        replaced = matrices * self.d_model * self.mlp_dim
-        return law * used // (used - len(sparse.layers) * (active - replaced))
+        without = {**dict.fromkeys(EXPERT_SETTINGS), "n_experts": 0, "mlp_only_layers": ()}
+        dense = replace(self, **without)  # pyright: ignore[reportArgumentType]
+        return 12 * self.d_model**2 * self.n_layers * used // parameter_count(dense, PRODUCTS)
 
     @property
     def total_params(self) -> int:
@@ -404,11 +379,6 @@ class ModelConfig:
     def exact_params(self) -> int:
         """Parameters of the model as built."""
         return parameter_count(self)
-
-    @property
-    def active_params(self) -> int:
-        """Parameters that a token passes through: all except the experts that it is not sent to."""
-        return parameter_count(self, active=True)
 
     def counts(self) -> dict[str, Any]:
         """Sizes and numbers of parameters by name, every default filled in, for tables and JSON."""
@@ -424,10 +394,10 @@ class ModelConfig:
             "non_emb_params",
             "total_params",
             "exact_params",
-            "active_params",
         )
         return {
             **{name: getattr(self, name) for name in names},
+            "active_params": parameter_count(self, active=True),
             "attention_gate": self.choice("attention_gate"),
             "tied_head": self.choice("tied_head"),
             "n_kv_heads": self.kv_heads,
@@ -451,10 +421,6 @@ class ModelConfig:
         `origin`: what the values are from, for messages.
         UserError: a setting is unknown or of another type, or a required one is missing.
         """
-        known = {field.name for field in fields(cls)}
-        for name in values:
-            if name not in known:
-                raise UserError(f"{origin}: unknown model setting '{name}'{nearest(name, known)}")
         return validated(cls, dict(values), origin, strict=True)
 
 
@@ -472,13 +438,8 @@ def _schema() -> Any:
 def sizes_by_heads(arch: str, heads: int) -> dict[str, int]:
     """The dimensions of `arch` with this number of attention heads, as fields of a `ModelConfig`."""
     rule = architecture(arch)
-    if heads < 1:
-        raise UserError(f"--heads {heads}: at least 1 is needed")
-    if rule.n_layers(heads) < 1:
-        smallest = next(h for h in range(heads, 1000) if rule.n_layers(h) >= 1)
-        raise UserError(
-            f"--heads {heads} gives {rule.name} zero layers; the smallest size is --heads {smallest}"
-        )
+    if heads < 1 or rule.n_layers(heads) < 1:
+        raise UserError(f"--heads {heads} gives {rule.name} no layer; take more heads")
     return explicit_sizes(arch, heads * rule.head_dim, rule.n_layers(heads), heads, rule.head_dim)
 
 
@@ -526,8 +487,6 @@ def resonance_sizes(
     d_model, n_layers = d_model or named[0], n_layers or named[1]
     if d_model is None or n_layers is None:
         raise UserError(f"give a size: --size {'|'.join(SIZES)}, or --model-dim and --num-layers")
-    if d_model % groups:
-        raise UserError(f"--model-dim {d_model} is not divisible by the {groups} groups (--n-heads)")
     modes = num_frequencies if mixer == "none" else num_frequencies or named[2]
     return {
         **explicit_sizes("resonance", d_model, n_layers, groups, head_dim, mlp_dim),
@@ -585,9 +544,6 @@ def flops_per_token(config: ModelConfig, seq_len: int | None = None) -> int:
     return 6 * products + attention + (0 if linear is None else len(linear.layers) * linear.flops_per_token())
 
 
-CHECKPOINTING = ("none", "full", "every-n:K", "selective")
-
-
 def checkpointing_rule(mode: str) -> Callable[[int], str]:
     """A function from the index of a layer to its mode of checkpointing: "none", "full" or "selective".
 
@@ -599,7 +555,6 @@ def checkpointing_rule(mode: str) -> Callable[[int], str]:
     name, _, count = mode.partition(":")
     if name == "every-n" and count.isdigit() and int(count) > 0:
         return lambda layer: "full" if layer % int(count) == 0 else "none"
-    hint = nearest(mode, CHECKPOINTING)
     raise UserError(
-        f"unknown activation checkpointing '{mode}'{hint}; known: {', '.join(CHECKPOINTING)} (K >= 1)"
+        f"unknown activation checkpointing '{mode}'; known: none, full, every-n:K (K >= 1), selective"
     )

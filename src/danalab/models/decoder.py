@@ -12,7 +12,6 @@ W_head = E. Shapes: B batch, L length, D model dimension, V vocabulary.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
@@ -31,7 +30,7 @@ from danalab.models.init import KIND_OF_ROLE, initialise
 from danalab.models.layers.attention import Rotary, document_positions, document_starts
 from danalab.models.layers.basic import MLP, Embedding, Linear, dropout, make_norm
 from danalab.models.loss import chunked_cross_entropy, hoyer_penalty, token_cross_entropy
-from danalab.models.moe.mixture import MixtureOfExperts, Routing, router_losses, stacked, weighted
+from danalab.models.moe.mixture import MixtureOfExperts, Routing, stacked
 from danalab.models.shards import local_shard
 
 
@@ -49,9 +48,8 @@ class Decoder(nn.Module):
         self.token_embedding = Embedding(
             config.vocab_size, config.d_model, "tied" if config.choice("tied_head") else "embedding"
         )
-        self.position_embedding = (
-            Embedding(config.seq_len, config.d_model) if config.choice("learned_positions") else None
-        )
+        learns_positions = config.learned_positions or config.architecture.learned_positions
+        self.position_embedding = Embedding(config.seq_len, config.d_model) if learns_positions else None
         has_rotary = config.architecture.rotary
         self.rotary = Rotary(config.seq_len, config.rotated, config.rope_theta) if has_rotary else None
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.n_layers))
@@ -115,7 +113,6 @@ class Decoder(nn.Module):
         if cache is not None:
             if self.document_token is not None:
                 raise UserError("a cache holds one document: set document_token to None before decoding")
-            cache.check_capacity(*tokens.shape)
             position = cache.positions(tokens.shape[1], tokens.device)
         elif self.document_token is not None:
             starts = document_starts(tokens, self.document_token)
@@ -141,16 +138,14 @@ class Decoder(nn.Module):
 
     def _embed(self, tokens: Tensor, start: int, position: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """(vectors of the tokens, rotations for the blocks); `position` [B, L], or None: from `start` on."""
-        x, length = self.token_embedding(tokens), tokens.shape[1]
+        x = self.token_embedding(tokens)
         if self.measures_hoyer and torch.is_grad_enabled():
             self._hoyer = hoyer_penalty(x)
-        if self.rotary is not None:
-            return x, self.rotary(start, length) if position is None else self.rotary.at(position)
-        if self.position_embedding is None:
-            return x, None
         if position is None:
-            position = torch.arange(start, start + length, device=tokens.device)
-        return x + self.position_embedding(position), None
+            position = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding(position)
+        return x, None if self.rotary is None else self.rotary(position)
 
     def take_hoyer(self) -> Tensor | None:
         """The Hoyer penalty of the last pass's tokens, with its gradient; None if not measured or already taken."""
@@ -165,43 +160,20 @@ class Decoder(nn.Module):
         routing, self._routing = self._routing, []
         return stacked(routing) if routing else None
 
-    def auxiliary_losses(self) -> dict[str, Tensor]:
-        """The router's losses of the last pass, before weighting, and "total", their weighted sum.
-
-        For your own training loop: `(ce + model.auxiliary_losses()["total"]).backward()`, once per pass; the pass is
-        then taken as the whole batch. `{}` where there are no experts.
-        """
-        routing = self.take_routing()
-        if routing is None:
-            return {}
-        losses = router_losses(routing)
-        return {**losses, "total": weighted(self.config, losses)}
-
     @property
     def head_weight(self) -> nn.Parameter:
         """The head's matrix [V, D]: logits = hidden @ head_weight.T."""
         return cast(nn.Parameter, (self.output_head or self.token_embedding).weight)
 
-    def new_cache(self, batch: int, max_len: int | None = None) -> Cache:
-        """An empty decoding state for `batch` sequences of up to `max_len` tokens (default and limit: seq_len)."""
-        limit = self.config.seq_len
-        if batch < 1 or (max_len is not None and not 1 <= max_len <= limit):
-            raise UserError(
-                f"a cache needs batch >= 1 and 1 <= max_len <= seq_len {limit}: got {batch} and {max_len}"
-            )
-        capacity = max_len or limit
-        return Cache(
-            batch, capacity, [block.attention.new_state(batch, capacity) for block in self._typed_blocks()]
-        )
+    def new_cache(self) -> Cache:
+        """An empty decoding state for any number of sequences of up to seq_len tokens."""
+        return Cache([block.attention.new_state(self.config.seq_len) for block in cast(Any, self.blocks)])
 
     def _check(self, tokens: Tensor, start: int) -> None:
-        if tokens.ndim != 2 or tokens.numel() == 0:
+        if tokens.ndim != 2 or tokens.numel() == 0 or tokens.dtype not in (torch.int64, torch.int32):
+            dtype = str(tokens.dtype).removeprefix("torch.")
             raise UserError(
-                f"the shape of tokens is {list(tokens.shape)}; it must be [batch, length] and not empty"
-            )
-        if tokens.dtype not in (torch.int64, torch.int32):
-            raise UserError(
-                f"tokens are {str(tokens.dtype).removeprefix('torch.')}; they must be int64 or int32"
+                f"tokens are {dtype} {list(tokens.shape)}; they must be int64 or int32 [batch, length] and not empty"
             )
         if start + tokens.shape[1] > self.config.seq_len:
             more = f" after {start} in the cache" if start else ""
@@ -245,11 +217,8 @@ class Decoder(nn.Module):
     def set_activation_checkpointing(self, mode: str) -> None:
         """Trade time for memory: "none", "full", "every-n:K" or "selective" (see `checkpointing_rule`)."""
         rule = checkpointing_rule(mode)
-        for layer, block in enumerate(self._typed_blocks()):
+        for layer, block in enumerate(cast(Any, self.blocks)):
             block.checkpointing = rule(layer)
-
-    def _typed_blocks(self) -> Iterable[Block]:
-        return cast(Iterable[Block], self.blocks)  # compiled or sharded ones behave like blocks
 
 
 def materialise(model: Decoder, device: torch.device | str) -> Decoder:

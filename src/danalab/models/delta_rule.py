@@ -39,8 +39,6 @@ from danalab.models.layers.precision import full_precision, is_plain_inference
 from danalab.models.shards import assign, local_shard
 
 _MIN_SQUARE = 1e-6  # added to a key's squared length, so that the gradient at zero is finite
-_TIMES = (1e-3, 1e-1)
-_MAX_RATE = 16.0
 
 
 class DecayGate(nn.Module):
@@ -66,9 +64,9 @@ class DecayGate(nn.Module):
         def uniform(low: float, high: float) -> Tensor:
             return torch.rand(self.A_log.shape, generator=generator, dtype=torch.float64) * (high - low) + low
 
-        times = uniform(math.log(_TIMES[0]), math.log(_TIMES[1])).exp()
+        times = uniform(math.log(1e-3), math.log(1e-1)).exp()
         with torch.no_grad():
-            assign(self.A_log, uniform(_MAX_RATE, 0.0).log())
+            assign(self.A_log, uniform(16.0, 0.0).log())
             assign(self.dt_bias, times + (-torch.expm1(-times)).log())  # the inverse of softplus
 
 
@@ -79,7 +77,8 @@ class GatedDeltaNet(nn.Module):
         super().__init__()
         shape = config.linear_attention
         assert shape is not None
-        d, keys, values = config.d_model, shape.key_width, shape.value_width
+        d = config.d_model
+        keys, values = shape.key_heads * shape.key_dim, shape.value_heads * shape.value_dim
         self.key_dim, self.value_dim = shape.key_dim, shape.value_dim
         self.query = Linear(d, keys)
         self.key = Linear(d, keys)
@@ -120,23 +119,16 @@ class GatedDeltaNet(nn.Module):
                 heads.append(y.unflatten(-1, (-1, self.value_dim if at == 2 else self.key_dim)))
             q, k, v = _unit(heads[0]) * self.key_dim**-0.5, _unit(heads[1]), heads[2]
             g, b = self.forgetting(a), torch.sigmoid(write.to(v.dtype))
-            before = None if state is None else state.memory
-            if before is None and state is not None:
-                before = v.new_zeros(*v.shape[:1], v.shape[2], self.key_dim, self.value_dim)
-            if before is None or v.shape[1] > 1:
-                o, after = gated_delta_rule(q, k, v, g, b, before, starts_BT)
-            else:
-                o, after = delta_step(q[:, 0], k[:, 0], v[:, 0], g[:, 0], b[:, 0], before)
-                o = o.unsqueeze(1)
+            o, after = gated_delta_rule(q, k, v, g, b, state and state.memory, starts_BT)
             if state is not None:
                 state.memory = after.detach()
             # Normalised in float32 before rounding: the norm amplifies small values.
             y = self.norm(o) * F.silu(z.to(o.dtype).unflatten(-1, (-1, self.value_dim)))
         return self.out(y.flatten(-2).to(z.dtype))
 
-    def new_state(self, batch: int, max_len: int) -> RecurrentState:
-        """An empty state for `batch` sequences, of the same size for every `max_len`."""
-        return RecurrentState(batch)
+    def new_state(self, max_len: int) -> RecurrentState:
+        """An empty state, of the same size for every `max_len`."""
+        return RecurrentState()
 
 
 class ShortConvolution(nn.Module):
@@ -271,18 +263,6 @@ def _documents(starts_BT: Tensor, chunks: int, chunk: int) -> tuple[Tensor, Tens
     starts = starts.unflatten(1, (chunks, chunk)).transpose(0, 1)[:, :, None, None]
     first = chunk * torch.arange(chunks, device=starts.device).reshape(-1, 1, 1, 1, 1)
     return starts.unsqueeze(-1) != starts.unsqueeze(-2), starts >= first, starts != starts[..., -1:]
-
-
-def delta_step(
-    q_BNK: Tensor, k_BNK: Tensor, v_BHV: Tensor, g_BH: Tensor, b_BH: Tensor, state_BHKV: Tensor
-) -> tuple[Tensor, Tensor]:
-    """One token: (o [B, H, V], the next state [B, H, K, V]); cost and memory are independent of the length."""
-    groups = v_BHV.shape[1] // k_BNK.shape[1]
-    q, k = (x.repeat_interleave(groups, 1).unsqueeze(-1) for x in (q_BNK, k_BNK))
-    state = g_BH.exp()[..., None, None] * state_BHKV
-    error = b_BH.unsqueeze(-1) * (v_BHV - (k.mT @ state).squeeze(-2))
-    state = torch.addcmul(state, k, error.unsqueeze(-2))
-    return (q.mT @ state).squeeze(-2), state
 
 
 def delta_scan(u: Tensor, w: Tensor, k: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

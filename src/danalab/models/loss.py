@@ -50,7 +50,6 @@ def chunked_cross_entropy(
     Raises:
         UserError: shapes that do not fit; on CPU, a target outside the vocabulary.
     """
-    _check(hidden, head_weight, targets, ignore_index)
     with_grad = torch.is_grad_enabled() and (hidden.requires_grad or head_weight.requires_grad)
     rows, weight, problem = _problem(hidden, head_weight, targets, ignore_index, valid_count, position_count)
     with torch.autocast(hidden.device.type, enabled=False):
@@ -72,7 +71,6 @@ def token_cross_entropy(
     `correct`: bool, shaped like `targets`, is set to whether the target has the highest logit.
     Other arguments and errors are those of `chunked_cross_entropy`.
     """
-    _check(hidden, head_weight, targets, ignore_index)
     rows, weight, problem = _problem(hidden, head_weight, targets, ignore_index, 1.0, 1.0)
     with torch.autocast(hidden.device.type, enabled=False):
         ce, _ = _forward_rows(rows, weight, problem, None if correct is None else correct.view(-1))
@@ -104,7 +102,20 @@ def _problem(
     valid_count: Tensor | float | None,
     position_count: Tensor | float | None,
 ) -> tuple[Tensor, Tensor, _Problem]:
-    """(rows of hidden [R, D], the head, the rest)."""
+    """(rows of hidden [R, D], the head, the rest), checked."""
+    fits = head_weight.ndim == 2 and hidden.shape == (*targets.shape, head_weight.shape[1])
+    if not fits or targets.dtype != torch.int64:
+        raise UserError(
+            "chunked_cross_entropy needs hidden [..., D], head_weight [V, D] and int64 targets [...]: got "
+            f"{list(hidden.shape)}, {list(head_weight.shape)} and {targets.dtype} {list(targets.shape)}"
+        )
+    if targets.device.type == "cpu":  # elsewhere the check would wait for the device
+        wrong = ((targets < 0) | (targets >= head_weight.shape[0])) & (targets != ignore_index)
+        if wrong.any():
+            raise UserError(
+                f"target id {int(targets[wrong][0])} is outside the vocabulary of {head_weight.shape[0]} "
+                f"(and is not ignore_index {ignore_index})"
+            )
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
@@ -148,9 +159,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         # float16, whose loss scale is known only in backward.
         z_factor = z_loss * problem.valid_count / problem.position_count
         unit = torch.ones_like(z_factor)
-        ce, lse, *ctx.grads = _forward_backward_rows(
-            rows, weight, problem, unit, z_factor, ctx.needs_input_grad
-        )
+        ce, lse, *ctx.grads = _forward_backward_rows(rows, weight, problem, unit, z_factor)
         return _losses(ce, lse, problem)
 
     @staticmethod
@@ -172,10 +181,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             z_factor = zero if grad_z is None else grad_z / ctx.problem.position_count
             scale = torch.maximum(ce_factor.abs(), z_factor.abs()).clamp(min=torch.finfo(zero.dtype).tiny)
             ce_factor, z_factor = ce_factor / scale, z_factor / scale
-            grads = _forward_backward_rows(
-                rows, weight, ctx.problem, ce_factor, z_factor, ctx.needs_input_grad
-            )[2:]
-        grad_rows, grad_weight = (None if grad is None else grad.mul_(scale) for grad in grads)
+            grads = _forward_backward_rows(rows, weight, ctx.problem, ce_factor, z_factor)[2:]
+        grad_rows, grad_weight = (grad.mul_(scale) for grad in grads)
         return grad_rows, grad_weight, None, None
 
 
@@ -218,15 +225,14 @@ def _forward_backward_rows(
     problem: _Problem,
     ce_factor: Tensor,
     z_factor: Tensor,
-    needs: tuple[bool, ...],
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(cross-entropy [R], logsumexp [R], gradient of rows, of weight): of sum(ce) ce_factor + sum(lse^2) z_factor."""
     row_dtype, weight_dtype = rows.dtype, weight.dtype
     rows, weight = rows.to(problem.dtype), weight.to(problem.dtype)
     ce, lse = empty_results(rows)
-    grad_rows = torch.empty_like(rows) if needs[0] else None
+    grad_rows = torch.empty_like(rows)
     # float32: sums of many chunks in bfloat16 would lose the small ones
-    grad_weight = torch.zeros(weight.shape, dtype=ce.dtype, device=weight.device) if needs[1] else None
+    grad_weight = torch.zeros(weight.shape, dtype=ce.dtype, device=weight.device)
     for chunk, logits in logit_chunks(rows, weight):
         target = problem.targets[chunk].unsqueeze(1)
         exponentials, total = exponentials_of(logits, target, ce[chunk], lse[chunk])
@@ -234,39 +240,12 @@ def _forward_backward_rows(
         grad = exponentials.mul_(((ce_factors + 2 * z_factor * lse[chunk]) / total).unsqueeze(1))
         grad.scatter_add_(1, target, -ce_factors.unsqueeze(1))
         grad = grad.to(problem.dtype)
-        if grad_rows is not None:
-            torch.mm(grad, weight, out=grad_rows[chunk])
-        if grad_weight is not None and grad.dtype == grad_weight.dtype:
+        torch.mm(grad, weight, out=grad_rows[chunk])
+        if grad.dtype == grad_weight.dtype:
             grad_weight.addmm_(grad.T, rows[chunk])
-        elif grad_weight is not None:
+        else:
             grad_weight.add_(grad.T @ rows[chunk])
-    return (
-        ce,
-        lse,
-        None if grad_rows is None else grad_rows.to(row_dtype),
-        None if grad_weight is None else grad_weight.to(weight_dtype),
-    )
-
-
-def _check(hidden: Tensor, head_weight: Tensor, targets: Tensor, ignore_index: int) -> None:
-    if (
-        head_weight.ndim != 2
-        or hidden.shape[-1] != head_weight.shape[1]
-        or hidden.shape[:-1] != targets.shape
-    ):
-        raise UserError(
-            "chunked_cross_entropy needs hidden [..., D], head_weight [V, D] and targets [...]: "
-            f"got {list(hidden.shape)}, {list(head_weight.shape)} and {list(targets.shape)}"
-        )
-    if targets.dtype != torch.int64:
-        raise UserError(f"targets are {str(targets.dtype).removeprefix('torch.')}; they must be int64")
-    if targets.device.type == "cpu":  # elsewhere the check would wait for the device
-        wrong = ((targets < 0) | (targets >= head_weight.shape[0])) & (targets != ignore_index)
-        if wrong.any():
-            raise UserError(
-                f"target id {int(targets[wrong][0])} is outside the vocabulary of {head_weight.shape[0]} "
-                f"(and is not ignore_index {ignore_index})"
-            )
+    return ce, lse, grad_rows.to(row_dtype), grad_weight.to(weight_dtype)
 
 
 def exponentials_of(

@@ -115,9 +115,18 @@ def adafactor(
         maximize: ascend in place of descending.
     """
     groups = whole_only("adafactor", params)
-    return torch.optim.Adafactor(
+    optimizer = torch.optim.Adafactor(
         groups, lr=lr, beta2_decay=beta2_decay, d=d, weight_decay=weight_decay, maximize=maximize
     )
+    optimizer.register_step_pre_hook(_skip_empty)
+    return optimizer
+
+
+def _skip_empty(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """torch's step divides by a parameter's size."""
+    for p in tensors_in(optimizer.param_groups):
+        if not p.numel():
+            p.grad = None
 
 
 # ---- pytorch-optimizer's ----

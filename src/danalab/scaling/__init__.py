@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 from danalab.models.config import GPT2_VOCAB, ModelConfig, flops_per_token, parameter_count
 from danalab.scaling.learning_rate import learning_rate
-from danalab.scaling.optimizer_flops import optimizer_flops
 
 if TYPE_CHECKING:
     from danalab.train.config.train_config import TrainConfig
@@ -13,7 +12,6 @@ __all__ = [
     "dimensions",
     "flops_per_token",
     "learning_rate",
-    "optimizer_flops",
     "parameter_count",
     "plan",
 ]

@@ -19,6 +19,7 @@ from danalab.optimizer_facts import (
     DELTA,
     KAPPA,
     LOG_TIME_DECAY_BOUND,
+    Relative,
     Usual,
     canonical_name,
     facts_of,
@@ -28,9 +29,6 @@ CHINCHILLA = 20.0
 """Tokens per parameter at horizon 1."""
 SEQUENCE = 2048
 """Length of the sequences that the laws' batches are counted in [tokens]."""
-FITTED_TOKENS = 32 * SEQUENCE
-"""Tokens of a step in the runs that the laws were fitted on."""
-
 
 _FALLING_WITH_THE_BATCH = {
     "enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"}
@@ -73,9 +71,7 @@ class LrLaw:
 
 def law_at(rows: Sequence[LrLaw], batch: float, kappa: float) -> LrLaw:
     """The law at a batch: of each batch with rows the one of the nearest kappa; between two, a power of the batch."""
-    laws: dict[int, LrLaw] = {}
-    for row in sorted(rows, key=lambda row: -abs((row.kappa or kappa) - kappa)):
-        laws[row.batch or 0] = row
+    laws = {row.batch or 0: row for row in sorted(rows, key=lambda row: -abs((row.kappa or kappa) - kappa))}
     fitted = sorted(laws)
     for low, high in pairwise(fitted):
         if low < batch < high:
@@ -88,49 +84,41 @@ class ResonanceLaw(LrLaw):
 
     def __call__(self, non_emb_params: float) -> float:
         usual = 6e-4 if non_emb_params < 0.8e9 else 3e-4
-        return usual * super().__call__(non_emb_params) / _ENOKI_32["adamw"][0](non_emb_params)
+        return usual * super().__call__(non_emb_params) / _TABLES["enoki", 32]["adamw"][0](non_emb_params)
 
 
-_Rows = dict[str, list[LrLaw]]
-
-_ENOKI_32: _Rows = {
-    "adamw": [LrLaw(12.8, 1.67e4, -0.515)],
-    "adamw-decaying-wd": [LrLaw(65.7, 9.83e3, -0.608)],
-    "ademamix": [LrLaw(4.51, 6.71e3, -0.503)],
-    "ademamix-decaying-wd": [LrLaw(7.28, 8.43e3, -0.525)],
-    "d-muon": [LrLaw(2.19, 5.64e4, -0.417)],
-    "adana": [
-        LrLaw(12.7, 9.55e3, -0.624, 0.75),
-        LrLaw(17.6, 3.66e4, -0.624, 0.80),
-        LrLaw(22.5, 1.22e5, -0.618, 0.85),
-        LrLaw(68.9, 2.95e4, -0.667, 0.90),
-    ],
-    "dana-mk4": [LrLaw(56.0, 5.71e3, -0.708, 0.75), LrLaw(23.0, 1.46e4, -0.627, 0.85)],
-    "dana-star": [LrLaw(41.0, 3.03e4, -0.661, 0.75), LrLaw(223.0, 2.40e6, -0.724, 0.85)],
-    "dana-star-mk4": [LrLaw(41.0, 3.03e4, -0.661, 0.75), LrLaw(223.0, 2.40e6, -0.724, 0.85)],
-}
-_ENOKI_512: _Rows = {
-    "adamw": [LrLaw(16.7, 1.58e7, -0.464)],
-    "adana": [LrLaw(85.3, 3.04e4, -0.654, 0.85)],
-    "dana-mk4": [LrLaw(2470.0, 2.24e7, -0.826, 0.85)],
-    "dana-star-mk4": [LrLaw(310.0, 1.40e4, -0.701, 0.85)],
-}
-_QWEN3_32: _Rows = {
-    "adamw": [LrLaw(2.16e4, 7.20e4, -0.873)],
-    "adana": [LrLaw(3.17, 3.99e4, -0.553, 0.85)],
-    "dana-mk4": [LrLaw(1.20, 3.44e4, -0.501, 0.85)],
-    "dana-star-mk4": [LrLaw(93.9, 1.71e4, -0.701, 0.85)],
-}
-_TABLES: dict[tuple[str, int], _Rows] = {
-    ("enoki", 32): _ENOKI_32,
-    ("enoki", 512): _ENOKI_512,
-    ("qwen3", 32): _QWEN3_32,
+_TABLES: dict[tuple[str, int], dict[str, list[LrLaw]]] = {
+    ("enoki", 32): {
+        "adamw": [LrLaw(12.8, 1.67e4, -0.515)],
+        "adamw-decaying-wd": [LrLaw(65.7, 9.83e3, -0.608)],
+        "ademamix": [LrLaw(4.51, 6.71e3, -0.503)],
+        "ademamix-decaying-wd": [LrLaw(7.28, 8.43e3, -0.525)],
+        "d-muon": [LrLaw(2.19, 5.64e4, -0.417)],
+        "adana": [
+            LrLaw(12.7, 9.55e3, -0.624, 0.75),
+            LrLaw(17.6, 3.66e4, -0.624, 0.80),
+            LrLaw(22.5, 1.22e5, -0.618, 0.85),
+            LrLaw(68.9, 2.95e4, -0.667, 0.90),
+        ],
+        "dana-mk4": [LrLaw(56.0, 5.71e3, -0.708, 0.75), LrLaw(23.0, 1.46e4, -0.627, 0.85)],
+        "dana-star": [LrLaw(41.0, 3.03e4, -0.661, 0.75), LrLaw(223.0, 2.40e6, -0.724, 0.85)],
+        "dana-star-mk4": [LrLaw(41.0, 3.03e4, -0.661, 0.75), LrLaw(223.0, 2.40e6, -0.724, 0.85)],
+    },
+    ("enoki", 512): {
+        "adamw": [LrLaw(16.7, 1.58e7, -0.464)],
+        "adana": [LrLaw(85.3, 3.04e4, -0.654, 0.85)],
+        "dana-mk4": [LrLaw(2470.0, 2.24e7, -0.826, 0.85)],
+        "dana-star-mk4": [LrLaw(310.0, 1.40e4, -0.701, 0.85)],
+    },
+    ("qwen3", 32): {
+        "adamw": [LrLaw(2.16e4, 7.20e4, -0.873)],
+        "adana": [LrLaw(3.17, 3.99e4, -0.553, 0.85)],
+        "dana-mk4": [LrLaw(1.20, 3.44e4, -0.501, 0.85)],
+        "dana-star-mk4": [LrLaw(93.9, 1.71e4, -0.701, 0.85)],
+    },
     ("qwen3", 512): {},
 }
-
-_NEAREST = {
-    "qwen3next": "qwen3"
-}  # architecture without a table -> the one with the same blocks; the others: enoki
+"""(Architecture, batch [sequences]) -> optimizer -> its laws."""
 
 
 def largest_decay(opt: str) -> float:
@@ -141,10 +129,10 @@ def largest_decay(opt: str) -> float:
 
 def fitted_row(arch: str, opt: str) -> tuple[str, str]:
     """The architecture and the optimizer whose row of the table at batch 32 is used, if a row is used at all."""
-    table = arch if (arch, 32) in _TABLES else _NEAREST.get(arch, "enoki")
+    table = arch if (arch, 32) in _TABLES else ("qwen3" if arch == "qwen3next" else "enoki")
     while opt not in _TABLES[table, 32]:
         rate = facts_of(opt).rate
-        if rate is None and opt in _ENOKI_32:
+        if rate is None and opt in _TABLES["enoki", 32]:
             return "enoki", opt
         if isinstance(rate, Usual):
             break
@@ -167,10 +155,7 @@ def lr_law(arch: str, opt: str, kappa: float = KAPPA, batch: float = 32) -> tupl
         law, source = lr_law("enoki", opt, kappa)
         if law.d == 0:  # independent of size, and so of architecture
             return law, source
-        source = "usual for adamw on resonance: 6e-4, from 0.8B parameters on 3e-4"
-        if opt == "adamw":
-            return ResonanceLaw(law.a, law.b, law.d), source
-        source += f"; times {opt}'s share of it on enoki at {law.batches}"
+        source = f"usual for adamw on resonance: 6e-4, from 0.8B parameters on 3e-4; times {opt}'s share of it on enoki"
         return ResonanceLaw(law.a, law.b, law.d, law.kappa, law.batch), source
     known, _ = fitted_row(arch, opt)
     if rows := [replace(row, batch=at) for at in (32, 512) for row in _TABLES[known, at].get(opt, ())]:
@@ -178,15 +163,11 @@ def lr_law(arch: str, opt: str, kappa: float = KAPPA, batch: float = 32) -> tupl
         fitted_at = f", kappa {law.kappa}" if law.kappa is not None else ""
         borrowed = f", used for {arch}" if known != arch else ""
         return law, f"fitted for {opt} on {known} at {law.batches}{fitted_at}{borrowed}"
-    rate = facts_of(opt).rate
+    rate = facts_of(opt).rate or Relative("adamw", 1.0, "no rate of its own is known")
     if isinstance(rate, Usual):
         return LrLaw(rate.lr, 0.0, 0.0), f"usual for {opt} at any size; not fitted ({rate.source})"
-    if rate is None:
-        law, source = lr_law(arch, "adamw", kappa, batch)
-        return law, f"{source}, used for {opt}; no rate of its own is known"
     law, source = lr_law(arch, rate.of, kappa, batch)
-    times = f", times {rate.factor:g} for {opt}" if rate.factor != 1 else f", used for {opt}"
-    return law.times(rate.factor), f"{source}{times} ({rate.source})"
+    return law.times(rate.factor), f"{source}, times {rate.factor:g} for {opt} ({rate.source})"
 
 
 def law_rate(
@@ -236,7 +217,7 @@ def batch_factor(arch: str, opt: str, tokens_per_step: int) -> float:
     table, row = fitted_row(arch, canonical_name(opt))
     if arch == "resonance" or row not in _FALLING_WITH_THE_BATCH.get(table, ()):
         return 1.0
-    return min(1.0, (tokens_per_step / FITTED_TOKENS) ** (1 / 3))
+    return min(1.0, (tokens_per_step / (32 * SEQUENCE)) ** (1 / 3))
 
 
 def slow_momentum(steps: int, delta: float = DELTA, kappa: float = KAPPA) -> dict[str, Any]:

@@ -21,10 +21,10 @@ def optimizer_flops(opt: str, shape: ModelConfig, settings: Mapping[str, Any], s
     Raises:
         UserError: unknown optimizer.
     """
-    total = 0.0
-    for (kind, dims), times in weights(shape).items() if facts_of(opt).orthogonalises else ():
-        if kind == "matrix":
-            total += times * orthogonalisation_flops(dims[0], math.prod(dims[1:]), settings)
-        if kind == "experts":
-            total += times * math.prod(dims[:-2]) * orthogonalisation_flops(dims[-2], dims[-1], settings)
-    return steps * total
+    if not facts_of(opt).orthogonalises:
+        return 0.0
+    return steps * sum(
+        times * math.prod(dims[:-2]) * orthogonalisation_flops(dims[-2], dims[-1], settings)
+        for (kind, dims), times in weights(shape).items()
+        if kind in ("matrix", "experts")
+    )

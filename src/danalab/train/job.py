@@ -195,12 +195,13 @@ def _announce(spec: TrainConfig, dataset: Dataset, trainer: Trainer) -> None:
     log.info("run %s on %s", spec.run_dir, trainer.device)
     log.info("data %s: %s tokens, %s", dataset.path, f"{dataset.n_tokens:,}", dataset.tokenizer_name)
     log.info(
-        "model %s: %d layers, d_model %d, %d %s; %s parameters",
+        "model %s: %d layer%s, d_model %d, %d %s; %s parameters",
         spec.arch,
         spec.model.n_layers,
+        "s" * (spec.model.n_layers > 1),
         spec.model.d_model,
         spec.model.n_heads,
-        "heads"
+        "head" + "s" * (spec.model.n_heads > 1)
         if not spec.model.architecture.oscillators
         else f"groups, {spec.model.num_frequencies} frequencies",
         f"{spec.model.exact_params:,}",

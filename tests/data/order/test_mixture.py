@@ -26,7 +26,7 @@ class _Counted:
 
 
 def _mixed(weights=(0.7, 0.3), block=100) -> MixedOrder:
-    return MixedOrder([_Counted() for _ in weights], block_counts(weights, block), b"key")
+    return MixedOrder([_Counted() for _ in weights], block_counts(weights, block))
 
 
 @settings(max_examples=50, deadline=None)

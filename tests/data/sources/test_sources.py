@@ -125,9 +125,6 @@ def test_columns_of_text_of_every_type_are_read(tmp_path):
         _documents(file)
     parquet.write_table(pa.table({"a.b": texts, "a": [{"b": "no"}] * 4}), file)
     assert [text for text in TextSource([file], text_column="a.b").iter_documents() if text] == TEXTS
-    parquet.write_table(pa.table({"text": texts.cast(pa.binary())}), file)
-    with pytest.raises(UserError, match="the column 'text' is binary, not text"):
-        _documents(file)
 
 
 def test_a_long_line_is_cut_like_a_long_text(tmp_path, monkeypatch):
@@ -141,31 +138,24 @@ def test_a_long_line_is_cut_like_a_long_text(tmp_path, monkeypatch):
     assert list(TextSource([tmp_path]).iter_part("train", 0, 3)) == [*pieces, short][3:]
 
 
-def test_a_zst_with_a_long_window_is_read(tmp_path):
-    zstandard = pytest.importorskip("zstandard")
-    long = zstandard.ZstdCompressionParameters(window_log=28)
-    packer = zstandard.ZstdCompressor(compression_params=long).compressobj()
-    (tmp_path / "x.jsonl.zst").write_bytes(packer.compress(JSONL.encode()) + packer.flush())
-    assert _documents(tmp_path) == TEXTS
-
-
 def test_zst_archives_of_several_frames_are_read_and_truncated_ones_refused(tmp_path):
-    zstandard = pytest.importorskip("zstandard")
+    pa = pytest.importorskip("pyarrow")
     file = tmp_path / "x.jsonl.zst"
     lines = JSONL.encode().splitlines(keepends=True)
-    frames = [zstandard.compress(b"".join(lines[:1])), zstandard.compress(b"".join(lines[1:]))]
+    frames = [pa.compress(b"".join(part), "zstd", asbytes=True) for part in (lines[:1], lines[1:])]
     file.write_bytes(b"".join(frames))
     assert _documents(file) == TEXTS
     file.write_bytes(b"".join(frames)[:-4])
-    with pytest.raises(UserError, match=r"x\.jsonl\.zst: damaged archive"):
+    with pytest.raises(UserError, match=r"x\.jsonl\.zst: damaged or unreadable"):
         _documents(file)
 
 
 def test_an_archive_is_unpacked_in_small_parts(tmp_path):
-    zstandard = pytest.importorskip("zstandard")
+    pa = pytest.importorskip("pyarrow")
     file = tmp_path / "x.txt.zst"
-    packer = zstandard.ZstdCompressor().compressobj()
-    file.write_bytes(b"".join(packer.compress(b"a word\n" * (1 << 20)) for _ in range(24)) + packer.flush())
+    with pa.CompressedOutputStream(str(file), "zstd") as packer:
+        for _ in range(24):
+            packer.write(b"a word\n" * (1 << 20))
     assert file.stat().st_size < 1 << 15
     with little_memory(140 << 20):
         assert sum(map(len, formats_module.read_documents(file))) == 7 * 24 << 20
@@ -193,7 +183,7 @@ def test_rows_of_parquet_are_documents(tmp_path):
         _documents(file)
 
 
-@pytest.mark.parametrize(("name", "package"), [("x.parquet", "pyarrow"), ("x.txt.zst", "zstandard")])
+@pytest.mark.parametrize(("name", "package"), [("x.parquet", "pyarrow"), ("x.txt.zst", "pyarrow")])
 def test_a_missing_extra_is_one_line(tmp_path, monkeypatch, name, package):
     (tmp_path / name).write_bytes(b"")
     monkeypatch.setitem(sys.modules, package, None)
@@ -226,8 +216,8 @@ def test_a_large_file_is_cut_at_line_ends_and_nothing_is_lost(tmp_path, monkeypa
         ("x.jsonl", b'{"txt":"a"}', r'x\.jsonl, line 1: an object with the field "text"'),
         ("x.jsonl", b"[1]", r"line 1: an object"),
         ("x.jsonl", b'{"text":"\\ud800"}', r"line 1: text has U\+D800"),
-        ("x.txt.gz", b"not gzip", r"x\.txt\.gz: damaged archive"),
-        ("x.txt.gz", gzip.compress(b"a" * 100, mtime=0)[:-9], r"x\.txt\.gz: damaged archive"),
+        ("x.txt.gz", b"not gzip", r"x\.txt\.gz: damaged or unreadable"),
+        ("x.txt.gz", gzip.compress(b"a" * 100, mtime=0)[:-9], r"x\.txt\.gz: damaged or unreadable"),
         ("x.pdf", b"", r"x\.pdf: unknown kind"),
     ],
 )
@@ -263,7 +253,7 @@ def test_reading_goes_on_behind_any_document(tmp_path, name, monkeypatch):
     if name.endswith(".gz"):
         lines = gzip.compress(lines)
     elif name.endswith(".zst"):
-        lines = pytest.importorskip("zstandard").compress(lines)
+        lines = pytest.importorskip("pyarrow").compress(lines, "zstd", asbytes=True)
     if name.endswith("parquet"):
         pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         parquet.write_table(pa.table({"text": texts}), file, row_group_size=3)
@@ -277,9 +267,10 @@ def test_reading_goes_on_behind_any_document(tmp_path, name, monkeypatch):
 
 def test_a_link_to_nowhere_and_a_file_that_cannot_be_read_are_named(tmp_path, monkeypatch):
     (tmp_path / "x.txt").symlink_to(tmp_path / "gone.txt")
-    for given in (tmp_path, tmp_path / "x.txt"):
-        with pytest.raises(UserError, match=r"x\.txt: a dangling symbolic link \(to .*gone\.txt\)"):
-            TextSource([given])
+    with pytest.raises(UserError, match=r"x\.txt: no such file or folder, or a link to nowhere"):
+        TextSource([tmp_path / "x.txt"])
+    with pytest.raises(FileNotFoundError, match=r"x\.txt"):
+        TextSource([tmp_path])
     (tmp_path / "gone.txt").write_text("there")
     source = TextSource([tmp_path / "x.txt"])
 

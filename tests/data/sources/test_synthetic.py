@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from danalab.cli.app import main
 from danalab.data import open_dataset
-from danalab.data.preparation.pipeline import prepare
+from danalab.data.preparation import prepare
 from danalab.data.sources import SyntheticSource, synthetic
 from danalab.data.sources.synthetic import Language
 from danalab.data.tokenizers import WordTokenizer, load_tokenizer
@@ -132,8 +132,6 @@ def test_a_prepared_language_opens_with_windows_of_one_document(
         "answers=4",
         "--max-tokens",
         "4000",
-        "--workers",
-        "1",
     ]
     assert main(["data", "prepare", "synthetic", *flags, "--out", str(tmp_path / "made")]) == 0
     val = open_dataset(tmp_path / "made", "val")
@@ -151,9 +149,9 @@ def test_a_prepared_language_opens_with_windows_of_one_document(
 
 def test_an_interrupted_preparation_gives_the_same_bytes(tmp_path: Path) -> None:
     source = SyntheticSource(Language(words=20, document_tokens=16))
-    prepare(source, out=tmp_path / "whole", max_tokens=3000, shard_tokens=1000, workers=1, progress=False)
+    prepare(source, out=tmp_path / "whole", max_tokens=3000, shard_tokens=1000, progress=False)
     again = SyntheticSource(Language(words=20, document_tokens=16))
-    prepare(again, out=tmp_path / "again", max_tokens=3000, shard_tokens=1000, workers=2, progress=False)
+    prepare(again, out=tmp_path / "again", max_tokens=3000, shard_tokens=1000, progress=False)
     files = sorted(path.name for path in (tmp_path / "whole").iterdir())
     assert files == sorted(path.name for path in (tmp_path / "again").iterdir())
     assert all((tmp_path / "whole" / f).read_bytes() == (tmp_path / "again" / f).read_bytes() for f in files)

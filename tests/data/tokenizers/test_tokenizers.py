@@ -142,7 +142,7 @@ def test_training_is_deterministic(bpe):
     assert again.to_json() == bpe.to_json()
 
 
-@pytest.mark.parametrize(("size", "reason"), [(100, "at least 265"), (50_000, "more text")])
+@pytest.mark.parametrize(("size", "reason"), [(100, "at least 265"), (50_000, "too short for 50,000 tokens")])
 def test_impossible_vocabularies_are_refused(size, reason):
     with pytest.raises(UserError, match=reason):
         train_bpe(TEXTS, size)
@@ -207,7 +207,7 @@ def test_unknown_tokenizers_are_refused(name, reason):
 
 def test_malformed_tokenizer_files_are_refused(tmp_path, bpe):
     file = tmp_path / "tokenizer.json"
-    with pytest.raises(UserError, match=r"no tokenizer\.json"):
+    with pytest.raises(UserError, match="no tokenizer at"):
         load_tokenizer(tmp_path)
     file.write_text("{")
     with pytest.raises(UserError, match="not valid JSON"):
@@ -255,40 +255,36 @@ def test_lossy_and_damaged_tokenizers_are_refused_in_one_line(tmp_path, bpe, cha
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
-def test_canonical_normalization_prepares_data_and_compatibility_does_not(tmp_path, bpe, form, capsys):
+def test_canonical_normalization_prepares_data_and_compatibility_is_refused(tmp_path, bpe, form):
     (tmp_path / "tokenizer.json").write_text(_edited(bpe, normalizer=lambda _: {"type": form}))
     (tmp_path / "in.jsonl").write_text(
         "\n".join(json.dumps({"text": f"{n} e\u0301 \ufb01"}) for n in range(9))
     )
-
-    def run():
-        return prepare("text", tmp_path, tmp_path / "out", inputs=[tmp_path / "in.jsonl"], workers=1)
-
     if "K" in form:
-        with pytest.raises(UserError, match="the tokenizer changes text: 'ﬁ'"):
-            run()
-        assert not (tmp_path / "out").exists()
+        with pytest.raises(UserError, match=f"the normalizer {form} changes text"):
+            load_tokenizer(tmp_path)
     else:
-        text = load_tokenizer(tmp_path).decode(open_dataset(run()).store.read(0, 1000))
+        folder = prepare("text", tmp_path, tmp_path / "out", inputs=[tmp_path / "in.jsonl"])
+        text = load_tokenizer(tmp_path).decode(open_dataset(folder).store.read(0, 1000))
         assert {unicodedata.normalize("NFC", each)[2:] for each in text.split(EOS) if each} == {"é ﬁ"}
-        assert "the tokenizer normalizes text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bytes", "characters", "bpe-300"])
 def test_a_path_is_a_path_and_a_name_is_a_name(tmp_path, bpe, name, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "bpe-280").mkdir()  # a folder without a tokenizer
     bpe.save(name)
     for path in (f"./{name}", Path(name), tmp_path / name):
         assert load_tokenizer(path).fingerprint == bpe.fingerprint
-    assert (requested_size(name), requested_size("bpe-280"), requested_size("./bpe-280")) == (0, 280, 0)
+    assert (requested_size(name), requested_size("bpe-280"), requested_size("./bpe-280")) == (
+        300 if name == "bpe-300" else 0,
+        280,
+        0,
+    )
     if name in ("bytes", "characters"):
         assert load_tokenizer(name).fingerprint != bpe.fingerprint
     (tmp_path / "in.txt").write_text("abcdefgh " * 99)
     (tmp_path / "val.txt").write_text("abc")
-    folder = prepare(
-        "text", f"./{name}", name + "-data", inputs=["in.txt"], val_inputs=["val.txt"], workers=2
-    )
+    folder = prepare("text", f"./{name}", name + "-data", inputs=["in.txt"], val_inputs=["val.txt"])
     folder.rename("stdlib")  # the name of a source
     assert open_dataset(Path("stdlib")).tokenizer.fingerprint == bpe.fingerprint
 
@@ -304,7 +300,7 @@ def test_documents_end_with_the_token_that_is_named(tmp_path, bpe):
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": f"abc {n}"}) + "\n" for n in range(9)))
 
     def run(folder, out, **settings):
-        return prepare("text", folder, tmp_path / out, inputs=[tmp_path / "in.jsonl"], workers=1, **settings)
+        return prepare("text", folder, tmp_path / out, inputs=[tmp_path / "in.jsonl"], **settings)
 
     plain = _with_end(bpe, tmp_path / "plain", "</s>")
     with pytest.raises(
@@ -337,13 +333,13 @@ def test_compression_counts_bytes_and_tokens(bpe):
     assert measure(bpe, {"a": "ä" * 10}, ByteTokenizer()) == {"a": (20, len(bpe.encode("ä" * 10)), 20)}
 
 
-def test_characters_are_the_96_of_plain_text_and_others_are_refused_with_their_place():
+def test_characters_are_the_96_of_plain_text_and_others_are_refused():
     tokenizer = load_tokenizer("characters")
     assert (tokenizer.n_tokens, tokenizer.vocab_size, tokenizer.eos_id) == (105, 128, 96)
     assert tokenizer.encode("\n !z~") == [0, 1, 2, 91, 95]
     text = "".join(tokenizer.decode([id_]) for id_ in range(96))
     assert tokenizer.decode(tokenizer.encode(text)) == text
-    for bad, what in (("naïve", r"'ï' \(U\+00EF\) at character 2"), ("a\tb", r"U\+0009\) at character 1")):
+    for bad, what in (("naïve", "'ï' is not one of the 96 characters"), ("a\tb", r"'\\t' is not one")):
         with pytest.raises(UserError, match=what):
             tokenizer.encode(bad)
 

@@ -110,7 +110,7 @@ def test_both_decode_alike():
         weights[f"{name}gate_up_proj"] = torch.stack(pairs)
         weights[f"{name}down_proj"] = torch.stack([one(e, "down_proj") for e in range(4)])
     model.load_state_dict(weights)
-    cache, seen = ours.new_cache(2), None
+    cache, seen = ours.new_cache(), None
     for step in TOKENS[:, :20].split((11, *[1] * 9), dim=1):
         seen = model(step, past_key_values=None if seen is None else seen.past_key_values, use_cache=True)
         logits = ours.hidden(step, cache) @ ours.head_weight.T
@@ -150,7 +150,7 @@ def test_what_transformers_cannot_compute_is_refused(config: ModelConfig, messag
         ({"linear_num_value_heads": 3}, "must divide linear_value_heads"),
         (
             {"linear_conv_kernel_dim": 3},
-            r"conv1d.weight' has shape \[256, 1, 4\], config.json requires \[256, 1, 3\]",
+            r"conv1d.weight' has shape \[256, 1, 4\], the model needs \[256, 1, 3\]",
         ),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_type = 'yarn'"),
         (

@@ -114,4 +114,4 @@ def test_decoding_from_a_cache_is_refused_while_it_is_set():
     model = _model()
     model.document_token = START
     with pytest.raises(UserError, match="set document_token to None"):
-        model.hidden(torch.tensor([[1]]), cache=model.new_cache(1))
+        model.hidden(torch.tensor([[1]]), cache=model.new_cache())

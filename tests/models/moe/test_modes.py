@@ -8,6 +8,7 @@ from torch import Tensor
 
 from danalab.models import ModelConfig, build_model
 from danalab.models.decoder import Decoder
+from danalab.models.moe.mixture import router_losses, weighted
 
 CONFIG = ModelConfig("qwen3", 16, 2, 2, 8, 24, 31, 12, n_experts=4, n_shared_experts=1, load_balance_loss=0.3)
 TOKENS = torch.randint(0, 31, (3, 12), generator=torch.Generator().manual_seed(0))
@@ -17,8 +18,8 @@ def passed(model: Decoder) -> tuple[dict[str, Tensor], list[Tensor]]:
     """(losses of the routers, gradients)."""
     model.zero_grad()
     ce, _ = model(TOKENS, TOKENS.roll(-1, 1))
-    losses = model.auxiliary_losses()
-    (ce + losses["total"]).backward()
+    losses = router_losses(model.take_routing())
+    (ce + weighted(model.config, losses)).backward()
     grads = [parameter.grad for parameter in model.parameters()]
     return {name: loss.detach() for name, loss in losses.items()}, [
         grad for grad in grads if grad is not None

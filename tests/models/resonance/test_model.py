@@ -142,7 +142,7 @@ def test_decoding_from_the_state_is_the_model_itself_over_two_hundred_tokens():
 def test_any_cut_of_the_text_gives_the_same_hidden_states_from_a_state_of_one_size():
     model, tokens = build_model(config(), dtype=torch.float64), random_tokens(3, 40)
     whole = model.hidden(tokens)
-    cache, parts, sizes = model.new_cache(3), [], set()
+    cache, parts, sizes = model.new_cache(), [], set()
     for piece in tokens.split([1, 7, 1, 20, 11], dim=1):
         parts.append(model.hidden(piece, cache))
         sizes.add(sum(state.memory.nbytes for state in cache.states))
@@ -218,7 +218,7 @@ def test_what_has_no_meaning_here_is_refused():
         resonance_sizes()
     with pytest.raises(UserError, match="did you mean 'medium'"):
         resonance_sizes("medum")
-    with pytest.raises(UserError, match="--model-dim 30 is not divisible by the 8 groups"):
+    with pytest.raises(UserError, match="--n-heads 8 does not divide --d-model 30"):
         resonance_sizes(d_model=30, n_layers=2)
 
 

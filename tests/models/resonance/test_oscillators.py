@@ -37,7 +37,7 @@ def by_definition(bank, u):
 
 
 def by_steps(bank, u):
-    state, outputs = bank.new_state(u.shape[0], u), []
+    state, outputs = bank.new_state(u), []
     for t in range(u.shape[1]):
         y, state = bank.step(u[:, t], state)
         outputs.append(y)
@@ -54,7 +54,7 @@ def test_fft_direct_recurrent_and_chunked_forms_agree(dtype, tolerance):
     assert (bank(u) - exact).abs().max() <= tolerance
     assert (stepped - exact).abs().max() <= tolerance
     for chunk in (7, 32, 4096):
-        y, end = bank.prefill(u, bank.new_state(2, u), chunk)
+        y, end = bank.prefill(u, bank.new_state(u), chunk)
         assert (y - exact).abs().max() <= tolerance
         assert (end - state).abs().max() <= 10 * tolerance
 
@@ -62,8 +62,8 @@ def test_fft_direct_recurrent_and_chunked_forms_agree(dtype, tolerance):
 @torch.no_grad()
 def test_prefill_goes_on_from_a_state():
     bank, u = make(), noise(2, 90, 8)
-    whole, end = bank.prefill(u, bank.new_state(2, u))
-    first, state = bank.prefill(u[:, :41], bank.new_state(2, u))
+    whole, end = bank.prefill(u, bank.new_state(u))
+    first, state = bank.prefill(u[:, :41], bank.new_state(u))
     second, state = bank.prefill(u[:, 41:], state)
     assert torch.allclose(torch.cat((first, second), 1), whole, atol=1e-12)
     assert torch.allclose(state, end, atol=1e-11)
@@ -113,7 +113,7 @@ def test_extreme_parameters_have_finite_gradients():
 def test_a_hundred_thousand_steps_stay_finite_in_a_state_of_one_size():
     bank = make(4, 1, 2, train_len=32768, dtype=torch.float32)
     bank.nu.fill_(-20.0)
-    u, state = torch.ones(1, 4), bank.new_state(1, torch.ones(1))
+    u, state = torch.ones(1, 4), bank.new_state(torch.ones(1))
     size = state.nbytes
     largest = (-bank.damping_and_frequency()[0]).exp().max()
     for _ in range(100_000 // 100):  # steps of a hundred tokens

@@ -141,7 +141,7 @@ def test_a_text_that_the_tokenizer_cannot_encode_is_named_with_its_line(tmp_path
     file.write_text(
         "".join(json.dumps(Conversation.ask(text, "a").as_dict()) + "\n" for text in ("a", "b", "é"))
     )
-    with pytest.raises(UserError, match=r"chats.jsonl line 3: character 'é'"):
+    with pytest.raises(UserError, match=r"chats.jsonl line 3: 'é' is not one"):
         tokenize([str(file)], ChatFormat(CharacterTokenizer()))
 
 

@@ -149,7 +149,7 @@ def test_a_base_run_without_special_tokens_is_extended(size, grows, tmp_path, ch
     (tmp_path / "text.txt").write_text(text)
     (tmp_path / "val.txt").write_text(text[:2000])
     inputs = {"inputs": [tmp_path / "text.txt"], "val_inputs": [tmp_path / "val.txt"]}
-    data = prepare("text", str(bare), tmp_path / "bare", **inputs, workers=1, progress=False)
+    data = prepare("text", str(bare), tmp_path / "bare", **inputs, progress=False)
     shape = {"d_model": 32, "n_layers": 1, "n_heads": 1, "seq_len": 64, "batch_size": 4, "iterations": 3}
     base = train(TrainConfig(data=str(data), **shape, run_dir=tmp_path / "base"))
     with caplog.at_level("INFO"):
@@ -173,7 +173,7 @@ def bare_base(tmp_path):
     bare = BpeTokenizer(Engine.from_str(json.dumps(content)), "bare").save(tmp_path / "tokenizer")
     prepare_texts(tmp_path, text, text[:2000])
     inputs = {"inputs": [tmp_path / "train.txt"], "val_inputs": [tmp_path / "val.txt"]}
-    data = prepare("text", str(bare), tmp_path / "bare", **inputs, workers=1, progress=False)
+    data = prepare("text", str(bare), tmp_path / "bare", **inputs, progress=False)
     shape = {"d_model": 32, "n_layers": 1, "n_heads": 1, "seq_len": 64, "batch_size": 4, "iterations": 2}
     config = TrainConfig(data=str(data), **shape, run_dir=tmp_path / "base")
     train(config)
@@ -270,7 +270,7 @@ def test_bad_input_is_one_line_and_writes_no_run(words, reason, base, chats, tmp
 def test_a_tokenizer_of_another_data_set_is_refused(mid, tmp_path):
     prepare_texts(tmp_path, "some text. " * 300, "some text. " * 60)
     inputs = {"inputs": [tmp_path / "train.txt"], "val_inputs": [tmp_path / "val.txt"]}
-    other = prepare("text", "characters", tmp_path / "other", **inputs, workers=1, progress=False)
+    other = prepare("text", "characters", tmp_path / "other", **inputs, progress=False)
     with pytest.raises(UserError, match="its tokens are of another tokenizer"):
         mid(replay=str(other))
 

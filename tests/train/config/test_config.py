@@ -188,8 +188,6 @@ def test_the_default_rate_falls_with_the_batch_where_the_law_is_too_high(opt: st
     assert ("for 1,024 tokens a step, times 0.25" in small.lr_source) == (factor < 1)
 
 
-
-
 def test_configuration_needs_no_torch():
     code = (
         "import sys; from danalab.train.config import resolve, train_config; sys.exit('torch' in sys.modules)"

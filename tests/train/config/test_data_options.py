@@ -39,9 +39,7 @@ def stream(tmp_path_factory) -> Path:
         ]
         (folder / f"{split}.jsonl").write_text("\n".join(lines))
     inputs, val_inputs = [folder / "train.jsonl"], [folder / "val.jsonl"]
-    return prepare(
-        "text", "bytes", folder / "set", inputs=inputs, val_inputs=val_inputs, workers=1, progress=False
-    )
+    return prepare("text", "bytes", folder / "set", inputs=inputs, val_inputs=val_inputs, progress=False)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from forward import forward, renamed
 
-NAMES = {"--fineweb-dir": "--input", "--num-proc": "--workers", "--validation-examples": "--val-documents"}
+# All cores are used here, and a share of the documents validates.
+NAMES = {"--fineweb-dir": "--input", "--num-proc": "", "--validation-examples": ""}
 
 if __name__ == "__main__":
     words = renamed(sys.argv[1:], NAMES)

@@ -14,9 +14,6 @@ from danalab.experiments.runs import Runner, open_ends
 from danalab.experiments.slurm import SlurmRunner
 from danalab.train.config.flags import Answer
 
-Columns = dict[str, Callable[[Any], str]]
-"""Heading -> cell of a row."""
-
 
 def show_plan(
     flags: SweepFlags, runner: Runner, cells: Sequence[Cell], names: Sequence[str], more: str = ""
@@ -39,7 +36,7 @@ def show_plan(
     groups: dict[str, list[dict[str, Any]]] = {}
     for name, each in zip(names, estimates, strict=True):
         groups.setdefault(name, []).append(each)
-    columns: Columns = {
+    columns: dict[str, Callable[[Any], str]] = {
         "runs": lambda runs: str(len(runs)),
         "parameters": lambda runs: f"{runs[0]['params']:,}",
         "steps": lambda runs: f"{runs[0]['steps']:,}",
@@ -66,13 +63,15 @@ def show_rows(folder: Path, rows: Sequence[dict[str, Any]], runner: Runner | Non
     """The rows of a sweep; prints what failed or is queued of its runner."""
     ends = {"failures": [], "queued": []} if runner is None else open_ends(runner)
     rows = without_points(rows)
-    columns: Columns = {
+    losses = [row for row in rows if row["final_loss"] is not None]
+    best = min(losses, key=lambda row: row["final_loss"], default=None) if len(losses) > 1 else None
+    columns: dict[str, Callable[[Any], str]] = {
         "run": lambda row: row["name"],
         "status": lambda row: row["status"],
         "parameters": lambda row: f"{row['params']:,}",
         "tokens": lambda row: f"{row['tokens'] or 0:,}",
-        "val loss": lambda row: _shown(row["final_loss"], ".4f"),
-        "device-hours": lambda row: _shown(row["device_hours"], ".3g"),
+        "peak lr": lambda row: _shown(row["lr"], ".3g"),
+        "val loss": lambda row: _shown(row["final_loss"], ".4f") + (" (best)" if row is best else ""),
     }
     table = as_text(list(columns), [[cell(row) for cell in columns.values()] for row in rows])
     print(f"{len(rows)} rows in {folder / 'ladder.jsonl'}", file=sys.stderr)

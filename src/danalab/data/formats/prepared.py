@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from danalab.data.dataset import Dataset
 from danalab.data.formats.shards import CHANGED, MANIFEST, Encoding, Manifest, Shard, ShardEntry
-from danalab.data.layout import Layout, Scan
-from danalab.data.tokenizers import load_tokenizer
+from danalab.data.layout import Layout
 from danalab.errors import UserError
 from danalab.files import sha256
 
@@ -21,9 +19,8 @@ class Shards(Layout):
     name = "shards"
 
     def __init__(self, folder: Path):
-        self.folder = folder
-        self.manifest = Manifest.read(folder)
-        splits = self.manifest.splits
+        self.folder, self.manifest = folder, Manifest.read(folder)
+        self.source, splits = self.manifest.source, self.manifest.splits
         self.files = {split: [folder / entry.file for entry in entries] for split, entries in splits.items()}
         self._entries = {folder / entry.file: entry for entries in splits.values() for entry in entries}
 
@@ -40,45 +37,28 @@ class Shards(Layout):
     def facts(self, shards: Sequence[Shard]) -> list[ShardEntry]:
         return [self._entries[shard.path] for shard in shards]
 
-    def check_ids(self, shard: Shard, facts: Scan, encoding: Encoding) -> None:
-        """The ids are the tokenizer's."""
-
     def open(self, split: str) -> Dataset:
-        # Small; another tokenizer would give wrong text and bits per byte.
-        for name, expected in self.manifest.files.items():
-            file = self.folder / name
-            if file.is_file() and sha256(file) != expected:
-                raise UserError(
-                    f"{file}: its hash differs from that in {MANIFEST}; restore it, or prepare again"
-                )
+        for name, reason in self._tokenizer_faults():
+            raise UserError(f"{self.folder / name}: {reason}; restore it, or prepare again")
         return super().open(split)
 
-    def info(self) -> dict[str, Any]:
-        splits = self.manifest.splits
-        totals = {
-            fact: {split: sum(getattr(entry, fact) for entry in entries) for split, entries in splits.items()}
-            for fact in ("documents", "text_bytes")
-        }
-        return {"source": self.manifest.source, **totals}
-
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """Compare the tokenizer and each shard's hash with the manifest; find shards it does not list."""
+    def _tokenizer_faults(self) -> Iterator[tuple[str, str]]:
+        """Its files are small; another tokenizer would give wrong text and bits per byte."""
         for name, expected in self.manifest.files.items():
             if not (self.folder / name).is_file():
                 yield name, "missing"
             elif sha256(self.folder / name) != expected:
                 yield name, CHANGED
-        if (self.folder / "tokenizer.json").is_file():
-            try:
-                load_tokenizer(self.folder)
-            except UserError as error:
-                yield "tokenizer.json", str(error)
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Compare the tokenizer and each shard's hash with the manifest; find shards it does not list."""
+        yield from self._tokenizer_faults()
         listed = Counter(path for paths in self.files.values() for path in paths)
         for file, times in listed.items():
             if times > 1:
-                yield self._entries[file].file, f"listed {times} times in {MANIFEST}"
+                yield file.name, f"listed {times} times in {MANIFEST}"
             elif file.is_file() and sha256(file) != self._entries[file].sha256:
-                yield self._entries[file].file, CHANGED
+                yield file.name, CHANGED
         for path in sorted(self.folder.glob("*.bin")):
             if path not in listed:
                 yield path.name, f"{MANIFEST} does not list this shard"

@@ -18,15 +18,16 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
-from danalab.files import fsync_path, naming, read_json, sha256, validated, write_json
+from danalab.files import read_json, sha256, validated, write_json
 
 MAGIC = b"danalab\0"
 VERSION = 1
@@ -108,16 +109,6 @@ class Shard:
         for start in range(0, self.n_tokens, size):
             yield start, self.read([start], min(size, self.n_tokens - start))[0]
 
-    def first_at_least(self, limit: int) -> str:
-        """The first id of at least `limit`, for messages; "" if there is none."""
-        for start, tokens in self.blocks():
-            larger = np.flatnonzero(tokens >= limit)
-            if len(larger):
-                at = start + int(larger[0])
-                place = f"offset {at}" if self.length is None else str(list(divmod(at, self.length)))
-                return f"token id {tokens[larger[0]]} at {place}"
-        return ""
-
 
 @contextmanager
 def reading(path: Path) -> Iterator[BufferedReader]:
@@ -137,7 +128,7 @@ def reading(path: Path) -> Iterator[BufferedReader]:
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """The facts of a shard in the manifest."""
+    """The facts of a file of ids, as in the manifest."""
 
     file: str
     tokens: int
@@ -148,68 +139,6 @@ class ShardEntry:
     """SHA-256 [hex] of the whole file."""
     min_id: int
     max_id: int
-
-
-class ShardWriter:
-    """Appends ids to `NAME.bin.part`, cut to its flushed tokens; `finish` writes the header and renames it durably."""
-
-    def __init__(self, path: Path, dtype: np.dtype, fingerprint: str, flushed_tokens: int = 0):
-        """Start a shard, or continue an interrupted one after `flushed_tokens` tokens."""
-        self.path, self.tokens = path, flushed_tokens
-        self._dtype, self._fingerprint = dtype, bytes.fromhex(fingerprint)
-        self._part = path.with_name(path.name + ".part")
-        if flushed_tokens and path.exists() and not self._part.exists():
-            os.replace(path, self._part)  # killed between `finish` and the journal
-        if self._part.is_symlink():
-            raise UserError(f"{self._part}: a symbolic link; delete the folder and prepare it again")
-        self._file = open(self._part, "r+b" if flushed_tokens else "w+b")  # noqa: SIM115  closed by `finish`
-        end = HEADER.size + flushed_tokens * dtype.itemsize
-        if self._part.stat().st_size < end and flushed_tokens:
-            self._file.close()
-            raise UserError(
-                f"{self._part}: shorter than the journal says; delete the folder and prepare it again"
-            )
-        self._file.truncate(end)
-        self._file.seek(end)
-
-    def append(self, ids: np.ndarray) -> None:
-        with naming(self._part):
-            self._file.write(np.ascontiguousarray(ids, self._dtype).data)
-        self.tokens += len(ids)
-
-    def flush(self) -> None:
-        """Make the appended tokens durable."""
-        with naming(self._part):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        with naming(self._part):
-            self._file.close()
-
-    def finish(self, documents: int, text_bytes: int) -> ShardEntry:
-        """Complete the shard; returns its entry in the manifest."""
-        with naming(self._part):
-            self._file.seek(0)
-            self._file.write(
-                HEADER.pack(MAGIC, VERSION, self._dtype.itemsize, self.tokens, self._fingerprint)
-            )
-        self.flush()
-        self._file.close()
-        shard = Shard(self._part, HEADER.size, self._dtype, self.tokens)
-        ends = [(int(ids.min()), int(ids.max())) for _, ids in shard.blocks()]
-        entry = ShardEntry(
-            file=self.path.name,
-            tokens=self.tokens,
-            documents=documents,
-            text_bytes=text_bytes,
-            sha256=sha256(self._part),
-            min_id=min(low for low, _ in ends),
-            max_id=max(high for _, high in ends),
-        )
-        os.replace(self._part, self.path)
-        fsync_path(self.path.parent)
-        return entry
 
 
 MANIFEST = "manifest.json"
@@ -230,9 +159,14 @@ class Encoding:
     eos_id: int | None
 
     @classmethod
-    def of(cls, tokenizer: Any) -> Encoding:
-        """That of a `Tokenizer`."""
-        return cls(**{field.name: getattr(tokenizer, field.name) for field in fields(cls)})
+    def of(cls, tokenizer: Tokenizer) -> Encoding:
+        return cls(
+            tokenizer.name,
+            tokenizer.fingerprint,
+            tokenizer.n_tokens,
+            tokenizer.vocab_size,
+            tokenizer.eos_id,
+        )
 
 
 @dataclass(frozen=True)
@@ -273,38 +207,21 @@ class Manifest:
         return manifest
 
     def open_shard(self, folder: Path, entry: ShardEntry) -> Shard:
-        """One shard, checked against its header and this manifest.
+        """One shard, whose header and size must be those that this manifest says.
 
         It is read through only if it is newer than the manifest, which was written last: then somebody changed it.
         """
-        path, tokenizer = folder / entry.file, self.tokenizer
+        path, dtype = folder / entry.file, token_dtype(self.tokenizer.vocab_size)
         with reading(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            head = file.read(HEADER.size)
-        if len(head) < HEADER.size or head[:8] != MAGIC:
-            raise UserError(f"{path}: not a shard of danalab (no header)")
-        _, version, width, count, digest = HEADER.unpack(head)
-        if version != VERSION or width not in (2, 4):
-            raise UserError(
-                f"{path}: shard version {version}, {width} bytes/token; this danalab reads version {VERSION}"
-            )
-        expected = HEADER.size + count * width
-        if size != expected:
-            problem = "truncated" if size < expected else "too long"
-            raise UserError(
-                f"{path}: {problem}: {size} bytes; its header says {expected}; prepare the data set again"
-            )
-        shard, fingerprint = Shard(path, HEADER.size, np.dtype(f"<u{width}"), count), digest.hex()
-        if fingerprint != tokenizer.fingerprint:
-            raise UserError(
-                f"{path}: written with another tokenizer (its header says {fingerprint[:12]}, {MANIFEST} says "
-                f"{tokenizer.name} {tokenizer.fingerprint[:12]})"
-            )
-        if shard.n_tokens != entry.tokens or shard.dtype != token_dtype(tokenizer.vocab_size):
-            raise UserError(
-                f"{path}: {shard.n_tokens} tokens of {shard.dtype.name}, {MANIFEST} says {entry.tokens} of "
-                f"{token_dtype(tokenizer.vocab_size).name}; prepare the data set again"
-            )
+            size, head = os.fstat(file.fileno()).st_size, file.read(HEADER.size)
+        *facts, digest = HEADER.unpack(head.ljust(HEADER.size, b"\0"))
+        expected = [MAGIC, VERSION, dtype.itemsize, entry.tokens, self.tokenizer.fingerprint]
+        if [*facts, digest.hex()] != expected:
+            reason = f"its header is not that of a shard of these tokens and this tokenizer in {MANIFEST}"
+            raise UserError(f"{path}: {reason}; prepare the data set again")
+        if size != HEADER.size + entry.tokens * dtype.itemsize:
+            reason = f"truncated or too long: {size} bytes for {entry.tokens} tokens"
+            raise UserError(f"{path}: {reason}; prepare the data set again")
         if path.stat().st_mtime > (folder / MANIFEST).stat().st_mtime and sha256(path) != entry.sha256:
             raise UserError(f"{path}: changed since it was prepared: {CHANGED}; prepare it again")
-        return shard
+        return Shard(path, HEADER.size, dtype, entry.tokens)

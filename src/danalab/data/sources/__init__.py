@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from danalab.data.sources.base import TRAIN, VAL, Source, SourcePosition, walk
+from danalab.data.sources.base import TRAIN, VAL, Place, Source, walk
 from danalab.data.sources.hub import CORPORA
 from danalab.data.sources.synthetic import SyntheticSource
 from danalab.data.sources.text import StdlibSource, TextSource
@@ -19,8 +19,8 @@ __all__ = [
     "SOURCES",
     "TRAIN",
     "VAL",
+    "Place",
     "Source",
-    "SourcePosition",
     "StdlibSource",
     "SyntheticSource",
     "TextSource",

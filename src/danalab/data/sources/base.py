@@ -4,9 +4,9 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-from danalab.data.tokenizers import Tokenizer, load_tokenizer, requested_size
+from danalab.data.tokenizers import Tokenizer, load_tokenizer, requested_size, tokenizer_path
 from danalab.errors import UserError
 from danalab.files import environment_path
 
@@ -18,13 +18,8 @@ def datasets_folder() -> Path:
     return environment_path("DATASETS_DIR") or Path("datasets")
 
 
-class SourcePosition(NamedTuple):
-    """A position in a source: all earlier parts and the first `documents` documents of `part` have been read."""
-
-    side: str
-    """TRAIN (the documents), or VAL (the source's own validation documents)."""
-    part: int
-    documents: int
+Place = tuple[int, int]
+"""A position in a source: all earlier parts, and so many documents of part number `place[0]`, have been read."""
 
 
 class Source(ABC):
@@ -39,8 +34,6 @@ class Source(ABC):
     """Training tokens of a source without an end, where neither tokens nor documents are limited."""
     val_fraction: float = 0.01
     """Share of the documents that validate, unless the source has its own validation documents."""
-    val_documents: ClassVar[int | None] = None
-    """Number of documents that validate, the first ones, instead of a share."""
     folders: ClassVar[tuple[str, ...]] = ()
     """Names of folders in which other software stores this corpus as raw GPT-2 tokens, e.g. fineweb-10BT."""
 
@@ -54,21 +47,21 @@ class Source(ABC):
         return cls()
 
     @classmethod
-    def dataset_folder(
-        cls, tokenizer: str, loaded: Tokenizer | None = None, root: Path | None = None
-    ) -> Path:
+    def dataset_folder(cls, tokenizer: str | Path, root: Path | None = None) -> Path:
         """NAME-TOKENIZER in the folder of data sets; a tokenizer given by its path adds its name and fingerprint."""
-        if loaded is not None:
+        path = tokenizer_path(tokenizer)
+        if path is not None:
+            loaded = load_tokenizer(path)
             tokenizer = f"{loaded.name}-{loaded.fingerprint[:8]}"
         return (root or datasets_folder()) / f"{cls.name}-{tokenizer}"
 
-    def make_tokenizer(self, name: str) -> Tokenizer | None:
-        """The tokenizer called `name`; None if it has to be trained on the documents (`bpe-N`)."""
+    def make_tokenizer(self, name: str | Path) -> Tokenizer | None:
+        """The tokenizer called `name`, or that of a path; None if it has to be trained on the documents (`bpe-N`)."""
         return None if requested_size(name) else load_tokenizer(name)
 
     def iter_documents(self) -> Iterator[str]:
         """The documents to train on, and to validate on where the source has no own ones for it."""
-        return (text for _, text in walk(self, TRAIN, None))
+        return (text for _, text in walk(self, TRAIN))
 
     def parts(self, side: str) -> int | None:
         """Number of parts (files) of a side; None without this side, e.g. VAL where documents of TRAIN validate."""
@@ -95,11 +88,11 @@ class Source(ABC):
         return origin
 
 
-def walk(source: Source, side: str, start: SourcePosition | None) -> Iterator[tuple[SourcePosition, str]]:
+def walk(source: Source, side: str, start: Place = (0, 0)) -> Iterator[tuple[Place, str]]:
     """The documents with text of a side after `start`, each with the place after it."""
-    first, skip = (start.part, start.documents) if start is not None and start.side == side else (0, 0)
+    first, skip = start
     for part in range(first, source.parts(side) or 0):
         begin = skip if part == first else 0
         for count, text in enumerate(source.iter_part(side, part, begin), begin + 1):
             if text:
-                yield SourcePosition(side, part, count), text
+                yield (part, count), text

@@ -4,14 +4,12 @@
     CORPORA        the corpora of the optimizer-benchmark literature: a row each, or a small class
 
 Files (.parquet, .jsonl, .json.gz, .jsonl.zst) are fetched one by one, as they are needed, into the hub's own cache
-(`$HF_HOME`); a repository's Python script is never run. Reading is pinned to a commit. Sizes of corpora are
-approximate; `danalab data prepare NAME --dry-run` asks the hub. Where an address in the literature's scripts is dead,
-or a script is no longer supported, a mirror of the same corpus is read.
+(`$HF_HOME`); a repository's Python script is never run. Reading is pinned to a commit. Where an address in the
+literature's scripts is dead, or a script is no longer supported, a mirror of the same corpus is read.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import itertools
 import os
 import re
@@ -24,9 +22,17 @@ from typing import Any, ClassVar
 from danalab.data.sources.base import TRAIN, VAL, Source
 from danalab.data.sources.text import read_documents
 from danalab.errors import UserError, first_line, import_extra
-from danalab.files import walk_files
 
 _TRIES, _PAUSE_SECONDS = 6, 2.0
+_REFUSALS = {
+    "GatedRepoError": "gated: accept its terms on the hub's page, then run: hf auth login",
+    **dict.fromkeys(
+        ("RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"),
+        "not on the hub (or private: hf auth login)",
+    ),
+    "LocalEntryNotFoundError": "the hub cannot be reached",
+}
+"""Errors of the hub's library that asking again does not mend, and what they mean."""
 _HTTP_CLIENTS = {"httpx", "httpx2", "httpcore", "requests"}  # of versions of the hub's library
 
 
@@ -44,8 +50,6 @@ class HubSource(Source):
     """Names in the literature's scripts."""
     field: ClassVar[str] = "text"
     """Column or field that holds the text."""
-    download_gb: ClassVar[float | None]
-    """Approximate size of the download [GB]; None if unknown."""
     default_tokenizer = "gpt2"
 
     def __init__(self, copy: Path | None = None):
@@ -61,21 +65,8 @@ class HubSource(Source):
             )
         return cls(Path(inputs[0]) if inputs else None)
 
-    def plan_download(self) -> dict[str, Any]:
-        """What a download would fetch; from recorded facts, with the reason, if the hub cannot be reached."""
-        plan: dict[str, Any] = {"source": self.name, "repository": self.repo, "licence": self.licence}
-        try:
-            commit = self.pin({}).get("commit")
-            sizes = [*self.files[TRAIN].values(), *self.files[VAL].values()]
-        except UserError as error:
-            recorded = round(self.download_gb * 1e9) if self.download_gb else None
-            unknown = {"commit": None, "files": None, "bytes": recorded, "checked": False}
-            return {**plan, **unknown, "reason": str(error)}
-        known = {"commit": commit, "files": len(sizes), "bytes": sum(sizes), "checked": True}
-        return {**plan, **known, "reason": ""}
-
-    def download(self, folder: str | Path, workers: int = 8) -> Path:
-        """Fetch the corpus's files, by `workers` parallel downloads, into a folder of the repository's layout."""
+    def download(self, folder: Path) -> None:
+        """Fetch the corpus's files into a folder of the repository's layout."""
         commit = self.pin({})["commit"]
         self._ask(
             lambda hub: hub.snapshot_download(
@@ -84,11 +75,9 @@ class HubSource(Source):
                 revision=commit,
                 allow_patterns=[*self.files[TRAIN], *self.files[VAL]],
                 local_dir=folder,
-                max_workers=workers,
                 endpoint=os.environ.get("HF_ENDPOINT"),
             )
         )
-        return Path(folder)
 
     def pin(self, origin: dict[str, Any]) -> dict[str, Any]:
         if self._copy is not None:
@@ -102,35 +91,30 @@ class HubSource(Source):
         return {"repository": self.repo, "commit": self._commit}
 
     @cached_property
-    def files(self) -> dict[str, dict[str, int]]:
-        """Side -> path -> bytes of its files, in reading order."""
-        return {TRAIN: self._find(self.train), VAL: self._find(self.validation) if self.validation else {}}
+    def files(self) -> dict[str, list[str]]:
+        """Side -> paths of its files in the repository, in reading order."""
+        return {TRAIN: self._find(self.train), VAL: self._find(self.validation) if self.validation else []}
 
-    def _find(self, patterns: Sequence[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for pattern in patterns:
-            fixed = itertools.takewhile(lambda folder: not set(folder) & set("*?["), pattern.split("/")[:-1])
-            listed = self._listed("/".join(fixed))
-            found |= {path: size for path, size in listed.items() if fnmatch.fnmatchcase(path, pattern)}
-        if not found:
-            where = self._copy or f"hf://datasets/{self.repo}"
-            raise UserError(f"{where}: no file matches {', '.join(patterns)}; has the repository changed?")
-        return dict(sorted(found.items()))
-
-    def _listed(self, folder: str) -> dict[str, int]:
-        """Path -> bytes of all files below a folder of the repository."""
-        copy = self._copy
+    def _find(self, patterns: Sequence[str]) -> list[str]:
+        copy, commit, endpoint = self._copy, self.pin({}).get("commit"), os.environ.get("HF_ENDPOINT")
         if copy is not None:
-            if not copy.is_dir():
-                raise UserError(f"--input {copy}: no such folder; it must hold the files of {self.repo}")
-            files = list(walk_files(copy / folder))
-            return {path.relative_to(copy).as_posix(): path.stat().st_size for path in files}
-        commit, endpoint = self.pin({})["commit"], os.environ.get("HF_ENDPOINT")
-        settings = {"recursive": True, "revision": commit, "repo_type": "dataset"}
-        entries = self._ask(
-            lambda hub: list(hub.HfApi(endpoint).list_repo_tree(self.repo, folder or None, **settings))
-        )
-        return {entry.path: entry.size for entry in entries if hasattr(entry, "size")}
+            found = [path.relative_to(copy).as_posix() for pattern in patterns for path in copy.glob(pattern)]
+        else:
+            root = f"datasets/{self.repo}@{commit}/"
+            listed = self._ask(
+                lambda hub: [
+                    path
+                    for pattern in patterns
+                    for path in hub.HfFileSystem(endpoint=endpoint, skip_instance_cache=True).glob(
+                        root + pattern
+                    )
+                ]
+            )
+            found = [path.removeprefix(root) for path in listed]
+        if not found:
+            where = copy or f"hf://datasets/{self.repo}"
+            raise UserError(f"{where}: no file matches {', '.join(patterns)}; has the repository changed?")
+        return sorted(found)
 
     def _local(self, path: str) -> Path:
         """A file of the repository on this machine, fetched if it is not."""
@@ -144,35 +128,27 @@ class HubSource(Source):
     def _ask(self, request: Callable[[Any], Any]) -> Any:
         """The hub's answer, asked again after a lost connection; errors of its library in one line."""
         hub = import_extra("huggingface_hub", "reading from the hub")
-        for attempt in range(1, _TRIES + 1):
+        attempt = 0
+        while True:
             try:
                 return request(hub)
             except Exception as error:
-                kind = type(error).__name__
-                if kind == "GatedRepoError":
-                    reason = "gated: accept its terms on the hub's page, then run: hf auth login"
-                elif kind in {"RepositoryNotFoundError", "RevisionNotFoundError", "EntryNotFoundError"}:
-                    reason = "not on the hub (or private: hf auth login)"
-                elif not (
-                    isinstance(error, OSError) or type(error).__module__.split(".")[0] in _HTTP_CLIENTS
-                ):
+                kind, attempt = type(error).__name__, attempt + 1
+                if not (isinstance(error, OSError) or type(error).__module__.split(".")[0] in _HTTP_CLIENTS):
                     raise
-                elif attempt < _TRIES and kind != "LocalEntryNotFoundError":
-                    time.sleep(_PAUSE_SECONDS * 2 ** (attempt - 1))
-                    continue
-                else:
-                    reason = (
-                        f"the hub cannot be reached ({first_line(error)}); give a local copy with --input FOLDER, "
-                        "or run it again later to resume"
-                    )
-                raise UserError(f"hf://datasets/{self.repo}: {reason}") from error
-        raise AssertionError("the last attempt returns or raises")
+                if attempt == _TRIES or kind in _REFUSALS:
+                    reason = f"{_REFUSALS.get(kind, 'the hub cannot be reached')} ({first_line(error)})"
+                    raise UserError(
+                        f"hf://datasets/{self.repo}: {reason}; give a local copy with --input FOLDER, or run it again "
+                        "later to resume"
+                    ) from error
+                time.sleep(_PAUSE_SECONDS * 2 ** (attempt - 1))
 
     def parts(self, side: str) -> int | None:
         return len(self.files[side]) or None
 
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
-        return read_documents(self._local(list(self.files[side])[number]), self.field, skip)
+        return read_documents(self._local(self.files[side][number]), self.field, skip)
 
     def size_bytes(self) -> int | None:
         return None  # the files are compressed
@@ -181,8 +157,9 @@ class HubSource(Source):
         lines = [self.repo, self.revision, self.field, *self.train, *self.validation]
         if self._copy is not None:
             for side in (TRAIN, VAL):
-                for path, size in self.files[side].items():
-                    lines.append(f"{side} {path} {size} {(self._copy / path).stat().st_mtime_ns}")
+                for path in self.files[side]:
+                    status = (self._copy / path).stat()
+                    lines.append(f"{side} {path} {status.st_size} {status.st_mtime_ns}")
         return "\n".join(lines)
 
 
@@ -190,11 +167,9 @@ _ODC_BY = "ODC-By 1.0"
 _OF_EACH_PART = "of each part: Common Crawl terms, ODC-By, GitHub MIT/BSD/Apache, arXiv terms, CC-BY-SA"
 
 
-def _corpus(
-    name: str, repo: str, licence: str, download_gb: float | None, train: tuple[str, ...], **more: Any
-) -> type[HubSource]:
+def _corpus(name: str, repo: str, licence: str, train: tuple[str, ...], **more: Any) -> type[HubSource]:
     """The source `name`, with these class attributes of `HubSource`."""
-    settings = {"name": name, "repo": repo, "licence": licence, "download_gb": download_gb, "train": train}
+    settings = {"name": name, "repo": repo, "licence": licence, "train": train}
     return type(name, (HubSource,), {**settings, **more})
 
 
@@ -210,7 +185,6 @@ class WikiText(HubSource):
     repo = "Salesforce/wikitext"
     train = ("wikitext-103-raw-v1/train-*.parquet",)
     validation = ("wikitext-103-raw-v1/validation-*.parquet",)
-    download_gb = 0.32
     folders = ("wikitext",)
 
     def parts(self, side: str) -> int | None:
@@ -227,7 +201,6 @@ CORPORA: tuple[type[HubSource], ...] = (
         "fineweb-10bt",
         "HuggingFaceFW/fineweb",
         _ODC_BY,
-        28,
         ("sample/10BT/*.parquet",),
         val_fraction=0.0001,
         folders=("fineweb-10BT",),
@@ -237,9 +210,8 @@ CORPORA: tuple[type[HubSource], ...] = (
         "fineweb-100bt",
         "HuggingFaceFW/fineweb",
         _ODC_BY,
-        277,
         ("sample/100BT/*.parquet",),
-        val_documents=1470,  # the literature's scripts validate on the first 1,470 rows, too
+        val_fraction=0.00001,  # about 1,470 documents, as many as in the literature's scripts
         folders=("fineweb-100BT",),
         aliases=("fineweb-100",),
     ),
@@ -247,7 +219,6 @@ CORPORA: tuple[type[HubSource], ...] = (
         "fineweb-edu",
         "HuggingFaceFW/fineweb-edu",
         _ODC_BY,
-        290,
         ("sample/100BT/*.parquet",),
         val_fraction=0.0001,
         folders=("fineweb-edu-100BT",),
@@ -257,7 +228,6 @@ CORPORA: tuple[type[HubSource], ...] = (
         "c4",
         "allenai/c4",
         _ODC_BY,
-        327,
         ("en/c4-train.*.json.gz",),
         validation=("en/c4-validation.*.json.gz",),
         folders=("c4",),
@@ -267,7 +237,6 @@ CORPORA: tuple[type[HubSource], ...] = (
         "openwebtext2",
         "vietgpt/the_pile_openwebtext2",
         "none given: copyrights of the pages",
-        40,
         ("data/train-*.parquet",),
         val_fraction=0.0005,
         folders=("openwebtext2",),
@@ -277,7 +246,6 @@ CORPORA: tuple[type[HubSource], ...] = (
         "redpajama",
         "togethercomputer/RedPajama-Data-1T-Sample",
         _OF_EACH_PART,
-        5,
         ("*_sample.jsonl",),
         val_fraction=0.0005,
         folders=("redpajama1Tsample",),
@@ -287,7 +255,6 @@ CORPORA: tuple[type[HubSource], ...] = (
         "redpajama-v2",
         "togethercomputer/RedPajama-Data-V2",
         "Common Crawl terms of use",
-        None,
         ("sample/documents/*/*/*_head.json.gz", "sample/documents/*/*/*_middle.json.gz"),
         field="raw_content",
         val_fraction=0.0005,
@@ -299,7 +266,6 @@ CORPORA: tuple[type[HubSource], ...] = (
         "slimpajama",
         "DKYoon/SlimPajama-6B",
         _OF_EACH_PART,
-        14,
         ("data/train-*.parquet",),
         validation=("data/validation-*.parquet",),
         folders=("slimpajama6B",),
@@ -310,7 +276,6 @@ CORPORA: tuple[type[HubSource], ...] = (
         "arxiv",
         "EleutherAI/proof-pile-2",
         "of each paper: arXiv terms",
-        30,
         ("arxiv/train/*.jsonl.zst",),
         validation=("arxiv/validation/*.jsonl.zst",),
         folders=("arxiv",),
@@ -320,7 +285,6 @@ CORPORA: tuple[type[HubSource], ...] = (
         "shakespeare-char",
         "karpathy/tiny_shakespeare",
         "public domain",
-        0.001,
         ("default/train/*.parquet",),
         validation=("default/validation/*.parquet",),
         revision="refs/convert/parquet",

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class SyntheticSource(Source):
         """`language`: its settings; by default the default ones."""
         self.language = language or Language()
 
-    def make_tokenizer(self, name: str) -> Tokenizer | None:
+    def make_tokenizer(self, name: str | Path) -> Tokenizer | None:
         if name == self.default_tokenizer:
             return WordTokenizer(self.language.vocabulary)
         return super().make_tokenizer(name)

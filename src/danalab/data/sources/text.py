@@ -8,13 +8,14 @@ that one large file or line can be split.
 from __future__ import annotations
 
 import gzip
+import io
 import itertools
 import platform
 import sysconfig
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
@@ -36,9 +37,7 @@ SEARCHED = PLAIN | LINES - {".json"} | {".parquet"}
 TEXT_COLUMN = "text"
 _MARK = "\ufeff"  # the byte order mark that some editors write at the start of a file
 _KINDS = ".txt, .md, .jsonl, .ndjson, .json, .parquet"
-_MAX_WINDOW = 1 << 31  # of `zstd --long=31`
 _BLOCK = 1 << 20
-_PACKED_BLOCK = 1 << 12  # of .zst, where 4 bytes may unpack to 128 KiB
 _MAX_LINE_BYTES = 1 << 28
 _ROWS = 1024
 _NOT_READ = {
@@ -95,12 +94,7 @@ class TextSource(Source):
 
     def _pieces(self, file: Path) -> Iterator[str]:
         for document in read_documents(file, self._field):
-            if 4 * len(document) <= self._longest:
-                yield document
-            else:
-                raw = document.encode()
-                blocks = (raw[at : at + _BLOCK] for at in range(0, len(raw), _BLOCK))
-                yield from _pieces(blocks, "", self._longest)
+            yield from _pieces([document.encode()], "", self._longest)
 
     @cached_property
     def _longest(self) -> int:
@@ -116,6 +110,12 @@ class TextSource(Source):
     def size_bytes(self) -> int | None:
         compressed = any(file.suffix in PACKED | {".parquet"} for file in [*self.files, *self.val_files])
         return None if compressed else sum(self._sizes)
+
+    def fitting_tokenizer(self) -> str:
+        """The default tokenizer, or a smaller one for little text."""
+        size = sum(self._sizes)
+        smaller = ((10_000, "bytes"), (100_000, "bpe-512"), (1_000_000, "bpe-1024"))
+        return next((name for below, name in smaller if size < below), self.default_tokenizer)
 
     def identity(self) -> str:
         lines = [f"documents of at most {self._longest}"]
@@ -143,14 +143,11 @@ class TextSource(Source):
                     raise UserError(f"{flag} {entry}: no {_KINDS} (also .gz, .zst) with text in this folder")
                 files += texts
             else:
-                if not entry.exists() and not entry.is_symlink():
-                    raise UserError(f"{flag} {entry}: no such file or folder")
+                if not entry.exists():
+                    raise UserError(f"{flag} {entry}: no such file or folder, or a link to nowhere")
                 if kind(entry) not in SEARCHED | LINES:
                     raise UserError(f"{flag} {entry}: unknown kind; {_KINDS} are read (also .gz, .zst)")
                 files.append(entry)
-        for path in files:
-            if not path.exists():
-                raise UserError(f"{flag} {path}: a dangling symbolic link (to {path.readlink()})")
         return list(dict.fromkeys(files))
 
     def _named_validation(self) -> list[Path]:
@@ -220,54 +217,36 @@ def kind(name: str | PurePath) -> str:
 def read_documents(file: Path, field: str = TEXT_COLUMN, skip: int = 0) -> Iterator[str]:
     """The documents of one file after the first `skip`, including empty ones; `field` of lines or tables has the text.
 
-    UserError: text that is not UTF-8 (names the byte or row), a malformed line, row or archive. MissingExtra: .parquet
-    or .zst without the library that reads it.
+    UserError: text that is not UTF-8 (names the byte), a malformed line, table or archive. MissingExtra: .parquet or
+    .zst without the library that reads it.
     """
     name = str(file)
     with reading(file) as stream:
         if kind(file) == ".parquet":
-            yield from _parquet(stream, name, field, skip)
-            return
-        blocks = _blocks(stream, name)
-        if kind(file) in LINES:
-            documents = _documents_of_json(blocks, name, field)
+            documents = _parquet(stream, name, field)
+        elif kind(file) in LINES:
+            documents = _documents_of_json(_unpacked(stream, name), name, field)
         else:
+            blocks = iter(partial(_unpacked(stream, name).read, _BLOCK), b"")
             documents = (
                 piece if at else piece.removeprefix(_MARK)
                 for at, piece in enumerate(_pieces(blocks, name, MAX_DOCUMENT_BYTES))
             )
         try:
             yield from itertools.islice(documents, skip, None)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise UserError(f"{name}: damaged archive: {error}") from error
+        except (EOFError, OSError, zlib.error) as error:
+            raise UserError(f"{name}: damaged or unreadable: {error}") from error
 
 
-def _blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
+def _unpacked(stream: BinaryIO, name: str) -> BinaryIO | io.BufferedIOBase:
     suffix = PurePath(name).suffix.lower()
+    if suffix == ".gz":
+        return gzip.GzipFile(fileobj=stream)
     if suffix == ".zst":
-        yield from _zstd_blocks(stream, name)
-        return
-    with gzip.GzipFile(fileobj=stream) if suffix == ".gz" else stream as unpacked:
-        while block := unpacked.read(_BLOCK):
-            yield block
-
-
-def _zstd_blocks(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    zstandard = import_extra("zstandard", f"reading {PurePath(name).name}")
-    unpacker = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
-    frame = unpacker.decompressobj()
-    try:
-        while packed := stream.read(_PACKED_BLOCK):
-            while packed:
-                if frame.eof:  # an archive may have several frames
-                    frame = unpacker.decompressobj()
-                unpacked = frame.decompress(packed)
-                yield from (unpacked[at : at + _BLOCK] for at in range(0, len(unpacked), _BLOCK))
-                packed = frame.unused_data if frame.eof else b""
-    except zstandard.ZstdError as error:
-        raise UserError(f"{name}: damaged archive: {error}") from error
-    if not frame.eof:  # the library's own stream would not report this
-        raise UserError(f"{name}: damaged archive: it ends in the middle of a frame")
+        pa = import_extra("pyarrow", f"reading {PurePath(name).name}")
+        unpacked = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
+        return io.BufferedReader(unpacked, _BLOCK)
+    return stream
 
 
 def _decoded(text: bytes, name: str, position: int) -> str:
@@ -282,39 +261,28 @@ def _decoded(text: bytes, name: str, position: int) -> str:
 
 
 def _pieces(blocks: Iterable[bytes], name: str, limit: int) -> Iterator[str]:
+    """Text cut at line ends, so that a piece has at most `limit` bytes."""
     buffer, position = b"", 0
     for block in blocks:
-        buffer += block
-        while len(buffer) > limit:
-            end = buffer.rfind(b"\n", 0, limit) + 1
+        buffer, start = buffer + block, 0
+        while len(buffer) - start > limit:
+            end = buffer.rfind(b"\n", start, start + limit) + 1
             if not end:  # no line ends there: at the start of a character
-                end = limit
-                while end > limit - 4 and buffer[end] & 0xC0 == 0x80:  # a continuation byte
+                end = start + limit
+                while end > start + limit - 4 and buffer[end] & 0xC0 == 0x80:  # a continuation byte
                     end -= 1
-            yield _decoded(buffer[:end], name, position)
-            buffer, position = buffer[end:], position + end
+            yield _decoded(buffer[start:end], name, position + start)
+            start = end
+        buffer, position = buffer[start:], position + start
     if buffer:
         yield _decoded(buffer, name, position)
 
 
-def _lines(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
-    parts: list[bytes] = []
-    length = 0
-    for block in blocks:
-        first, *others = block.split(b"\n")
-        parts.append(first)
-        length = len(others[-1]) if others else length + len(first)
-        if length > _MAX_LINE_BYTES:
-            raise UserError(f"{name}: a line of more than {_MAX_LINE_BYTES:,} bytes")
-        for other in others:
-            yield b"".join(parts) + b"\n"
-            parts = [other]
-    yield b"".join(parts)
-
-
-def _documents_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterator[str]:
+def _documents_of_json(stream: BinaryIO | io.BufferedIOBase, name: str, field: str) -> Iterator[str]:
     position = 0
-    for number, line in enumerate(_lines(blocks, name), 1):
+    for number, line in enumerate(iter(partial(stream.readline, _MAX_LINE_BYTES + 1), b""), 1):
+        if len(line) > _MAX_LINE_BYTES:
+            raise UserError(f"{name}: a line of more than {_MAX_LINE_BYTES:,} bytes")
         text = _decoded(line, name, position).lstrip(_MARK)
         position += len(line)
         if not text.strip():
@@ -334,32 +302,17 @@ def _documents_of_json(blocks: Iterable[bytes], name: str, field: str) -> Iterat
         yield content
 
 
-def _parquet(stream: BinaryIO, name: str, field: str, skip: int) -> Iterator[str]:
+def _parquet(stream: BinaryIO, name: str, field: str) -> Iterator[str]:
     purpose = f"reading {PurePath(name).name}"
     pa, pq = (import_extra(module, purpose) for module in ("pyarrow", "pyarrow.parquet"))
-    row = 0
     try:
         with pq.ParquetFile(stream) as table:
             names = table.schema_arrow.names
             if names.count(field) != 1:
                 found = f"{names.count(field) or 'no'} column '{field}'; columns: {', '.join(names)}"
                 raise UserError(f"{name}: {found}; --text-column names another")
-            kept = table.schema_arrow.field(field).type
-            values = kept.value_type if pa.types.is_dictionary(kept) else kept
-            if values not in (pa.string(), pa.large_string(), pa.string_view()):
-                raise UserError(f"{name}: the column '{field}' is {kept}, not text")
-            groups = list(range(table.metadata.num_row_groups))
-            while groups and skip >= (rows := table.metadata.row_group(groups[0]).num_rows):
-                groups.pop(0)
-                skip, row = skip - rows, row + rows
-            for batch in table.iter_batches(batch_size=_ROWS, row_groups=groups, columns=[field]):
-                column = batch.column(field)
-                for text in column.slice(skip).to_pylist() if skip < len(column) else ():
+            for batch in table.iter_batches(batch_size=_ROWS, columns=[field]):
+                for text in batch.column(field).cast(pa.string()).to_pylist():
                     yield text or ""
-                skip, row = max(0, skip - len(column)), row + len(column)
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{name}, row {row} or one of the {_ROWS} after it: not UTF-8 (0x{error.object[error.start]:02x})"
-        ) from None
-    except pa.ArrowException as error:
+    except (UnicodeDecodeError, pa.ArrowException) as error:
         raise UserError(f"{name}: not a readable parquet file: {error}") from error

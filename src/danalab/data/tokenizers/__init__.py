@@ -2,13 +2,13 @@
 
     load_tokenizer("bytes" | "characters" | "gpt2" | "path/to/tokenizer.json" | "folder/that/holds/one") -> Tokenizer
 
-A name is a name and a path is a path: "gpt2" is GPT-2's tokenizer, "./gpt2" and Path("gpt2") are a folder.
+A name is a name and a path is a path: "gpt2" is GPT-2's tokenizer, "./gpt2" and Path("gpt2") are a folder, and so are
+"bpe-300" and "./bpe-300".
 
 A tokenizer is saved as `tokenizer.json` (the format of the `tokenizers` library, which `transformers` loads) with a
 `tokenizer_config.json` that names the specials.
 """
 
-import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,22 +53,12 @@ _FROM_FILE = {"gpt2": Gpt2Tokenizer, "words": WordTokenizer}
 """Tokenizers that are read from a `tokenizer.json`, beside those that were trained."""
 BUILT_IN = (*_PLAIN, Gpt2Tokenizer.name)
 """Names of tokenizers that are the same everywhere."""
-_log = logging.getLogger(__name__)
 
 
 def tokenizer_path(name: str | Path) -> Path | None:
-    """The path that `name` is; None for the name of a tokenizer, also where a file or folder is called like it.
-
-    `bpe-N` is a name, unless a folder of this name holds a tokenizer.
-    """
-    path = Path(name)
-    if isinstance(name, Path) or os.sep in name:
-        return path
-    if name in BUILT_IN:
-        return None
-    if saved_tokenizer(path) is None and trained_size(name):
-        return None
-    return path if os.path.exists(name) else None
+    """The path that `name` is; None for the name of a tokenizer, also where a file or folder is called like it."""
+    is_name = isinstance(name, str) and (name in {*_PLAIN, *_FROM_FILE} or trained_size(name))
+    return None if is_name else Path(name)
 
 
 def requested_size(name: str | Path) -> int:
@@ -89,16 +79,20 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     the eos_token in the `tokenizer_config.json` beside it.
     """
     path = tokenizer_path(name)
+    if name in _PLAIN and path is None:
+        return _PLAIN[str(name)]()
+    if name == Gpt2Tokenizer.name:
+        return Gpt2Tokenizer.from_cache()
     if path is None:
-        if saved_tokenizer(Path(name)):
-            _log.warning("tokenizer %s: the built-in one; the folder of this name is ./%s", name, name)
-        return _named(str(name))
-    is_folder = os.path.isdir(path)
-    file = path / "tokenizer.json" if is_folder else path
-    if not os.path.isfile(file):
+        size = trained_size(str(name)) or 4096
         raise UserError(
-            f"{path}: no tokenizer.json in this folder" if is_folder else f"no tokenizer at '{path}'"
+            f"tokenizer '{name}' is made of a corpus: give the folder of one, or train it with "
+            f"danalab data train-tokenizer --vocab-size {size} --input FILES --out DIR"
         )
+    file = path / "tokenizer.json" if os.path.isdir(path) else path
+    if not os.path.isfile(file):
+        others = f"{nearest(str(name), BUILT_IN)}; built in: {', '.join(BUILT_IN)}"
+        raise UserError(f"no tokenizer at '{file}'{others}")
     beside = file.parent / "tokenizer_config.json"
     settings = read_state(_Settings, beside) if beside.is_file() else _Settings()
     kind = settings.danalab_name
@@ -110,21 +104,6 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     # In chat models eos_token ends an answer, so it comes last.
     ends = [settings.danalab_eos] if settings.danalab_eos else [EOS, spelling(settings.eos_token)]
     return BpeTokenizer.from_file(file, name=kind, eos=[text for text in ends if text], bos=bos)
-
-
-def _named(text: str) -> Tokenizer:
-    if text in _PLAIN:
-        return _PLAIN[text]()
-    if text == Gpt2Tokenizer.name:
-        return Gpt2Tokenizer.from_cache()
-    if size := trained_size(text):
-        raise UserError(
-            f"tokenizer '{text}' is trained on a corpus: give the folder of a trained one, or train it with "
-            f"danalab data train-tokenizer --vocab-size {size} --input FILES --out DIR"
-        )
-    raise UserError(
-        f"no tokenizer '{text}'{nearest(text, BUILT_IN)}: {', '.join(BUILT_IN)}, a tokenizer.json"
-    )
 
 
 @dataclass(frozen=True)

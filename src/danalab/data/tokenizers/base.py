@@ -156,9 +156,6 @@ class Tokenizer(ABC):
         write_atomically(folder / "tokenizer.json", self.to_json())
         return folder / "tokenizer.json"
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, n_tokens={self.n_tokens})"
-
 
 def reject_surrogates(text: str) -> None:
     """Check that the text has no lone surrogates, which have no UTF-8 encoding."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,11 +49,16 @@ class ListTokenizer(Tokenizer):
 
     pre_tokenizer: ClassVar[dict[str, Any]]
     decoder: ClassVar[dict[str, Any] | None] = None
+    divided: ClassVar[Callable[[str], Iterable[str]]]
+    """The pieces of a text."""
+    after: ClassVar[str] = ""
+    """What follows a piece in the text of ids."""
 
     def __init__(self, pieces: Sequence[str]):
         self.pieces = list(pieces)
         self.specials = specials_from(len(pieces))
         self.n_tokens = len(pieces) + len(self.specials)
+        self._ids = {piece: id_ for id_, piece in enumerate(pieces)}
 
     @classmethod
     def from_file(cls, file: str | Path) -> ListTokenizer:
@@ -70,9 +75,21 @@ class ListTokenizer(Tokenizer):
     def _rules(self) -> dict[str, Any]:
         return {"pre_tokenizer": self.pre_tokenizer}
 
+    def _token_table(self) -> list[bytes]:
+        return [f"{piece}{self.after}".encode() for piece in self.pieces]
+
+    def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
+        try:
+            ids = [[self._ids[piece] for piece in type(self).divided(text)] for text in texts]
+        except KeyError as error:
+            raise UserError(
+                f"{error.args[0]!r:.40} is not one of the {len(self.pieces)} {self.name} of this tokenizer; use bytes, "
+                "gpt2 or a trained tokenizer"
+            ) from None
+        return [np.array(each, np.uint32) for each in ids]
+
     def to_json(self) -> str:
-        vocabulary = {piece: id_ for id_, piece in enumerate(self.pieces)}
-        model = {"type": "WordLevel", "vocab": {**vocabulary, **self.specials}, "unk_token": EOS}
+        model = {"type": "WordLevel", "vocab": {**self._ids, **self.specials}, "unk_token": EOS}
         return json.dumps(tokenizer_json(model, self.specials, self.pre_tokenizer, self.decoder))
 
 
@@ -80,6 +97,7 @@ class CharacterTokenizer(ListTokenizer):
     """An id for each character: those of plain English, in code order."""
 
     name = "characters"
+    divided = list
     pre_tokenizer: ClassVar = {
         "type": "Split",
         "pattern": {"Regex": r"[\s\S]"},
@@ -90,45 +108,15 @@ class CharacterTokenizer(ListTokenizer):
 
     def __init__(self):
         super().__init__(ALPHABET)
-        self._codes = np.array([ord(character) for character in ALPHABET])
-
-    def _token_table(self) -> list[bytes]:
-        return [character.encode() for character in self.pieces]
-
-    def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return [self._encoded(text) for text in texts]
-
-    def _encoded(self, text: str) -> np.ndarray:
-        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-        indices = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
-        if len(unknown := np.flatnonzero(self._codes[indices] != codes)):
-            at = int(unknown[0])
-            raise UserError(
-                f"character {text[at]!r} (U+{ord(text[at]):04X}) at character {at} is not one of the "
-                f"{len(self.pieces)} of the tokenizer '{self.name}'; use bytes, gpt2 or a trained tokenizer"
-            )
-        return indices
 
 
 class WordTokenizer(ListTokenizer):
     """An id for each word of a list, which white space separates."""
 
     name = "words"
+    divided = staticmethod(str.split)
+    after = " "
     pre_tokenizer: ClassVar = {"type": "WhitespaceSplit"}
-
-    def __init__(self, pieces: Sequence[str]):
-        super().__init__(pieces)
-        self._ids = {word: id_ for id_, word in enumerate(pieces)}
-
-    def _token_table(self) -> list[bytes]:
-        return [f"{word} ".encode() for word in self.pieces]
-
-    def encode_array(self, texts: Sequence[str]) -> list[np.ndarray]:
-        try:
-            return [np.array([self._ids[word] for word in text.split()], dtype=np.uint32) for text in texts]
-        except KeyError as error:
-            word, count = error.args[0], len(self.pieces)
-            raise UserError(f"'{word:.40}' is not one of the tokenizer's {count} words") from None
 
 
 def byte_level_json(table: list[bytes], specials: dict[str, int]) -> dict[str, Any]:

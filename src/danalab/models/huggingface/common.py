@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from danalab.errors import UserError
-from danalab.models.canonical import Weights
+from danalab.models.canonical import Weights, require_shapes
 from danalab.models.config import ModelConfig
 
 Permute = Callable[[Tensor], Tensor]
@@ -48,14 +48,11 @@ def to_weights(entries: Iterable[Entry], weights: Mapping[str, Tensor]) -> Weigh
 
 def from_weights(entries: Iterable[Entry], weights: Mapping[str, Tensor]) -> Weights:
     """Our state dict from the tensors of `transformers`, of which all must be there, whole and of a fitting shape."""
-    left, ours, stacks = dict(weights), Weights(), dict[str, list[Tensor]]()
+    entries = list(entries)
+    require_shapes(weights, {entry.theirs: entry.shape for entry in entries})
+    ours, stacks = Weights(), dict[str, list[Tensor]]()
     for entry in entries:
-        if entry.theirs not in left:
-            raise UserError(f"the files have no weight '{entry.theirs}', which config.json requires")
-        tensor = left.pop(entry.theirs)
-        if tuple(tensor.shape) != entry.shape:
-            shapes = f"{list(tensor.shape)}, config.json requires {list(entry.shape)}"
-            raise UserError(f"weight '{entry.theirs}' has shape {shapes}")
+        tensor = weights[entry.theirs]
         if not tensor.is_floating_point():
             kind = str(tensor.dtype).removeprefix("torch.")
             raise UserError(
@@ -66,10 +63,6 @@ def from_weights(entries: Iterable[Entry], weights: Mapping[str, Tensor]) -> Wei
                 ours[name] = part
             else:
                 stacks.setdefault(name[0], []).append(part)
-    if left:
-        raise UserError(
-            f"the files have {len(left)} weights that config.json does not describe, '{next(iter(left))}' first"
-        )
     return ours | {name: torch.stack(matrices) for name, matrices in stacks.items()}
 
 

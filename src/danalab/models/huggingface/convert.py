@@ -16,10 +16,10 @@ from torch import Tensor
 
 from danalab.errors import UserError
 from danalab.models import build_model
-from danalab.models.canonical import Weights
+from danalab.models.canonical import Weights, require_shapes
 from danalab.models.config import ModelConfig
 from danalab.models.huggingface import gpt2, llama_qwen, qwen3_next
-from danalab.models.huggingface.common import Entry, from_weights, published_names, to_weights
+from danalab.models.huggingface.common import from_weights, published_names, to_weights
 
 MODEL_TYPE = "danalab"
 ARCHITECTURES = ("enoki", "qwen3", "llama")
@@ -52,24 +52,20 @@ def to_huggingface(config: ModelConfig, weights: Mapping[str, Tensor]) -> tuple[
 
 def require_class(config: ModelConfig) -> bool:
     """Whether the class that computes this model's function is ours, not one of `transformers`; a UserError: none."""
-    plain = (
-        config.sparsity is None
-        and config.rotated == config.head_dim
-        and config.choice("norm") != "rmsnorm-1p"
-    )
-    if config.arch not in _CLASSES and not (config.arch in ARCHITECTURES and plain):
-        known = ", ".join(sorted({*_CLASSES, *ARCHITECTURES}))
-        raise UserError(
-            f"transformers has no class for {config.arch} like this; what can be exported: {known}"
-        )
-    reason = _obstacle(config) if config.arch in _CLASSES else ""
-    if reason and not (config.arch in ARCHITECTURES and plain):
+    reason = _obstacle(config)
+    if reason is None:
+        return False
+    plain = config.sparsity is None and config.rotated == config.head_dim
+    if config.arch not in ARCHITECTURES or not plain or config.choice("norm") == "rmsnorm-1p":
         raise UserError(reason)
-    return reason is not None
+    return True
 
 
 def _obstacle(config: ModelConfig) -> str | None:
     """What the class of `transformers` lacks for this model; None where it has all."""
+    if config.arch not in _CLASSES:
+        known = ", ".join(sorted({*_CLASSES, *ARCHITECTURES}))
+        return f"transformers has no class for {config.arch} like this; what can be exported: {known}"
     wanted: dict[str, tuple[object, object]] = {
         "attention_gate": (config.choice("attention_gate"), config.arch == "qwen3next"),
         "qk_norm": (config.choice("qk_norm"), config.architecture.qk_norm),
@@ -108,8 +104,8 @@ def from_huggingface(
             raise UserError("config.json of a danalab model has no 'danalab_model'")
         config = ModelConfig.from_dict(model)
         expected = build_model(config, device="meta").state_dict()
-        entries = [Entry(name, tuple(tensor.shape), (name,)) for name, tensor in expected.items()]
-        return config, from_weights(entries, weights)
+        require_shapes(weights, {name: tensor.shape for name, tensor in expected.items()})
+        return config, dict(weights)
     if not isinstance(kind, str) or kind not in _MODEL_TYPES:
         raise UserError(
             f"model_type '{kind}' cannot be imported; what can: {', '.join(_MODEL_TYPES)}, danalab"
@@ -118,18 +114,12 @@ def from_huggingface(
         config = _LAYOUTS[_MODEL_TYPES[kind]].from_settings(described)
     except KeyError as error:
         raise UserError(f"config.json of a {kind} model has no '{error.args[0]}'") from None
-    except UserError:
-        raise
     except (TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         raise UserError(f"config.json of a {kind} model cannot be used: {error}") from None
     named = published_names(weights, "transformer." if kind == "gpt2" else "model.")
     if config.choice("tied_head"):
         named.pop("lm_head.weight", None)
     return config, from_weights(_LAYOUTS[config.arch].entries(config), named)
-
-
-_SAME = ("d_model", "n_layers", "mlp_dim", "vocab_size", "seq_len", "norm_eps", "residual_scale")
-"""Settings of our classes that are fields of `ModelConfig`."""
 
 
 def module_settings(config: ModelConfig) -> dict[str, Any]:
@@ -141,7 +131,13 @@ def module_settings(config: ModelConfig) -> dict[str, Any]:
             "AutoConfig": f"{MODULE.stem}.DanalabConfig",
             "AutoModelForCausalLM": f"{MODULE.stem}.DanalabForCausalLM",
         },
-        **{name: getattr(config, name) for name in _SAME},
+        "d_model": config.d_model,
+        "n_layers": config.n_layers,
+        "mlp_dim": config.mlp_dim,
+        "vocab_size": config.vocab_size,
+        "seq_len": config.seq_len,
+        "norm_eps": config.norm_eps,
+        "residual_scale": config.residual_scale,
         "norm": config.choice("norm"),
         "tie_word_embeddings": config.choice("tied_head"),
         "use_cache": True,
@@ -151,6 +147,6 @@ def module_settings(config: ModelConfig) -> dict[str, Any]:
         "head_dim": config.head_dim,
         "attention_gate": config.choice("attention_gate"),
         "qk_norm": config.choice("qk_norm"),
-        "swiglu": config.architecture.mlp_matrices == 3,
+        "swiglu": config.architecture.activation == "swiglu",
         "rope_base": config.rope_theta,
     }

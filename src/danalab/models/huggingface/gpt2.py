@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from danalab.errors import UserError
 from danalab.models.config import ModelConfig
 from danalab.models.huggingface.common import Entry, require
 
@@ -74,8 +73,6 @@ def from_settings(described: Mapping[str, Any]) -> ModelConfig:
     require(described, "scale_attn_by_inverse_layer_idx", (False,), False)
     require(described, "add_cross_attention", (False,), False)
     width, heads = described["n_embd"], described["n_head"]
-    if width % heads:
-        raise UserError(f"config.json has n_head = {heads}, which does not divide n_embd = {width}")
     layers, inner = described["n_layer"], described.get("n_inner") or 4 * width
     vocab_size, context = described["vocab_size"], described["n_positions"]
     eps, tied = described.get("layer_norm_epsilon", 1e-5), described.get("tie_word_embeddings", True)

@@ -97,7 +97,8 @@ def _of_rotated(config: ModelConfig, way: common.Permute) -> common.Permute:
 
 
 def _linear_entries(linear: LinearAttention, d: int, theirs: str, ours: str) -> list[common.Entry]:
-    keys, values, heads = linear.key_width, linear.value_width, linear.value_heads
+    heads = linear.value_heads
+    keys, values = linear.key_heads * linear.key_dim, heads * linear.value_dim
 
     def joined(name: str, **widths: int) -> common.Entry:
         """Several of our maps, key head by key head."""

@@ -83,38 +83,42 @@ class Attention(nn.Module):
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if starts_BL is not None:
             y_BNLH = attend_within_documents(q, k, v, starts_BL, grouped=self.grouped)
-        elif state is None:
-            y_BNLH = attend(q, k, v, grouped=self.grouped)
         else:
-            k, v, mask = state.append(k, v)
-            if mask is not None:
-                y_BNLH = attend_masked(q, k, v, mask, grouped=self.grouped)
-            else:
-                causal = k.shape[2] == q.shape[2]
-                y_BNLH = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=self.grouped)
+            k, v, mask = (k, v, None) if state is None else state.append(k, v)
+            causal = state is None or k.shape[2] == q.shape[2]
+            y_BNLH = attend(q, k, v, mask, grouped=self.grouped, causal=causal)
         y = y_BNLH.transpose(1, 2).flatten(-2)
         if self.gate is not None:
             y = y * torch.sigmoid(self.gate(x_BLD))
         return self.out(y)
 
-    def new_state(self, batch: int, max_len: int) -> KeyValues:
-        """An empty cache for `max_len` positions of `batch` sequences."""
-        return KeyValues(batch, max_len)
+    def new_state(self, max_len: int) -> KeyValues:
+        """An empty cache for `max_len` positions."""
+        return KeyValues(max_len)
 
 
-def attend(q_BNLH: Tensor, k_BNLH: Tensor, v_BNLH: Tensor, *, grouped: bool) -> Tensor:
-    """softmax(q k^T / sqrt(H), causal) v, [B, N, L, H]; with `grouped`, k and v may have fewer heads."""
-    q_BNLH, k_BNLH = q_BNLH.to(v_BNLH.dtype), k_BNLH.to(v_BNLH.dtype)  # within vmap, autocast does not
-    return F.scaled_dot_product_attention(q_BNLH, k_BNLH, v_BNLH, is_causal=True, enable_gqa=grouped)
+def attend(
+    q_BNLH: Tensor,
+    k_BKSH: Tensor,
+    v_BKSH: Tensor,
+    mask: Tensor | None = None,
+    *,
+    grouped: bool,
+    causal: bool = True,
+) -> Tensor:
+    """softmax(q k^T / sqrt(H)) v, [B, N, L, H]; with `grouped`, k and v may have fewer heads.
 
-
-def attend_masked(q_BNLH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, mask: Tensor, *, grouped: bool) -> Tensor:
-    """softmax(q k^T / sqrt(H)) v over the keys where `mask` [.., L, S] is True, [B, N, L, H]."""
-    if grouped and q_BNLH.device.type == "cuda":
+    `mask` [.., L, S] says which keys a query sees; None: the earlier ones and its own (`causal`, S = L), or all.
+    """
+    q_BNLH, k_BKSH = q_BNLH.to(v_BKSH.dtype), k_BKSH.to(v_BKSH.dtype)  # within vmap, autocast does not
+    if mask is not None and grouped and q_BNLH.device.type == "cuda":
         # The kernels that take a mask want a key for each query head; torch would compute all scores in memory instead.
         k_BKSH, v_BKSH = (x.repeat_interleave(q_BNLH.shape[1] // x.shape[1], 1) for x in (k_BKSH, v_BKSH))
         grouped = False
-    return F.scaled_dot_product_attention(q_BNLH, k_BKSH, v_BKSH, mask, enable_gqa=grouped)
+    is_causal = causal and mask is None
+    return F.scaled_dot_product_attention(
+        q_BNLH, k_BKSH, v_BKSH, mask, is_causal=is_causal, enable_gqa=grouped
+    )
 
 
 def attend_within_documents(
@@ -160,7 +164,7 @@ def _attend_block(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, past: int, gr
     key = torch.arange(k.shape[2], device=k.device)
     query = past + torch.arange(q.shape[2], device=q.device).unsqueeze(1)
     mask = (key <= query) & (key >= starts.unsqueeze(2))
-    return attend_masked(q, k, v, mask.unsqueeze(1), grouped=grouped)
+    return attend(q, k, v, mask.unsqueeze(1), grouped=grouped)
 
 
 class Rotary(nn.Module):
@@ -191,12 +195,8 @@ class Rotary(nn.Module):
         angles = torch.arange(self.seq_len, dtype=torch.float64)[:, None] * self.theta**-exponents
         self.table = torch.stack((angles.cos(), angles.sin()), dim=-1).unsqueeze(1).to(old.device, dtype)
 
-    def forward(self, start: int, length: int) -> Tensor:
-        """(cos, sin) of the positions `start` to `start + length`: [L, 1, P, 2]."""
-        return self.table[start : start + length]
-
-    def at(self, positions: Tensor) -> Tensor:
-        """(cos, sin) of any positions [B, L]: [B, L, 1, P, 2]."""
+    def forward(self, positions: Tensor) -> Tensor:
+        """(cos, sin) of positions [L] or [B, L]: [L, 1, P, 2] or [B, L, 1, P, 2]."""
         return self.table[positions]
 
 

@@ -17,9 +17,6 @@ class Linear(nn.Linear):
         super().__init__(in_features, out_features, bias=bias)
         self.role = role
 
-    def reset_parameters(self) -> None:
-        """Does nothing: `danalab.models.init` draws all weights."""
-
 
 class Embedding(nn.Embedding):
     """One vector for each token id, or each position."""
@@ -27,9 +24,6 @@ class Embedding(nn.Embedding):
     def __init__(self, rows: int, dim: int, role: str = "embedding"):
         super().__init__(rows, dim)
         self.role = role
-
-    def reset_parameters(self) -> None:
-        """Does nothing: `danalab.models.init` draws all weights."""
 
 
 class MLP(nn.Module):

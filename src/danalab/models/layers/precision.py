@@ -6,11 +6,6 @@ import torch
 from torch import Tensor
 
 
-def is_autocast(device: torch.device) -> bool:
-    """Whether autocast is on for a device; the meta device does not support it."""
-    return device.type != "meta" and torch.is_autocast_enabled(device.type)
-
-
 def is_plain_inference() -> bool:
     """Whether nothing is differentiated or compiled: custom operations, whose call imports the compiler, are not
     needed."""

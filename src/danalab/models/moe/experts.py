@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
 from danalab.models.architectures import Activation
-from danalab.models.layers.precision import is_autocast, is_plain_inference
+from danalab.models.layers.precision import is_plain_inference
 from danalab.models.shards import local_shard
 
 
@@ -81,7 +81,7 @@ def grouped_linear(x_RM: Tensor, weight_ENM: Tensor, counts_E: Tensor) -> Tensor
 
 def product_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
     """The dtype of a product of the two: autocast's where that is on."""
-    if is_autocast(x.device):
+    if not x.is_meta and torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type)
     return torch.promote_types(x.dtype, weight.dtype)
 

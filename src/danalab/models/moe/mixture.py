@@ -60,16 +60,16 @@ class MixtureOfExperts(nn.Module):
         """([B, L, D], the sums that the router's losses need)."""
         x_TD = x_BLD.reshape(-1, x_BLD.shape[-1])
         weights, chosen, routing = self.router(x_TD)
-        order = sort_by_expert(chosen)
+        copy_of_row, row_of_copy = sort_by_expert(chosen)
         # Both ways are permutations of the copies, whose gradients are permutations: the same on every device.
         x_T1D = self.enter(x_TD).to(product_dtype(x_TD, self.experts.up.weight)).unsqueeze(1)
         copies_TKD = x_T1D.expand(-1, chosen.shape[1], -1)
-        rows_RD = copies_TKD.flatten(0, 1).index_select(0, order.copy_of_row)
+        rows_RD = copies_TKD.flatten(0, 1).index_select(0, copy_of_row)
         if self.exchange is None:
             rows_RD = self.experts(rows_RD, routing.counts)
         else:
             rows_RD = self.exchange(self.experts, rows_RD, routing.counts)
-        outputs_TKD = rows_RD.index_select(0, order.row_of_copy).view_as(copies_TKD)
+        outputs_TKD = rows_RD.index_select(0, row_of_copy).view_as(copies_TKD)
         y_TD = self.leave((outputs_TKD * self.enter(weights).to(rows_RD.dtype).unsqueeze(-1)).sum(1))
         if self.shared is not None:
             shared = self.shared(x_TD)
@@ -114,20 +114,12 @@ class Routing(NamedTuple):
     """Sum of logsumexp(logits)^2, 0-dim."""
 
 
-class Order(NamedTuple):
-    """The rows of the tokens' copies, sorted by expert; each of the two is the other's inverse."""
-
-    copy_of_row: Tensor
-    """Copy in each row, [R]; copy k of token t has the number t K + k."""
-    row_of_copy: Tensor
-    """Row of each copy, [R]."""
-
-
-def sort_by_expert(chosen: Tensor) -> Order:
-    """The order of copies by expert, `chosen` of each copy, and by number within an expert."""
-    order = chosen.flatten().argsort(stable=True)
-    rows = torch.arange(order.numel(), device=order.device)
-    return Order(order, torch.empty_like(order).scatter_(0, order, rows))
+def sort_by_expert(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """The copies sorted by their expert, `chosen` of each, and by number within an expert: (copy in each row [R], row
+    of each copy [R]), each the other's inverse. Copy k of token t has the number t K + k."""
+    copy_of_row = chosen.flatten().argsort(stable=True)
+    rows = torch.arange(copy_of_row.numel(), device=copy_of_row.device)
+    return copy_of_row, torch.empty_like(copy_of_row).scatter_(0, copy_of_row, rows)
 
 
 class Usage(NamedTuple):

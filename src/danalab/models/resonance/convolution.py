@@ -130,24 +130,19 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (g_BTD,), (u_BTD, k_DT) = grads, ctx.saved_tensors
         blocks = _Blocks(u_BTD)
-        wants_u, wants_k = ctx.needs_input_grad
-        grad_u = torch.empty_like(u_BTD, memory_format=torch.contiguous_format) if wants_u else None
-        grad_k = torch.empty_like(k_DT) if wants_k else None
+        grad_u = torch.empty_like(u_BTD, memory_format=torch.contiguous_format)
+        grad_k = torch.empty_like(k_DT)
         for channels in blocks.channels():
-            k_CF = torch.fft.rfft(k_DT[channels], blocks.size).conj_physical_() if wants_u else None
-            sums_CF: Tensor | None = None
+            k_CF = torch.fft.rfft(k_DT[channels], blocks.size).conj_physical_()
+            sums_CF = torch.zeros_like(k_CF)
             for rows in blocks.rows():
                 g = blocks.spectrum_of(g_BTD[rows, :, channels])
-                if grad_k is not None:
-                    part = blocks.spectrum_of(u_BTD[rows, :, channels]).conj_physical_().mul_(g).sum(0)
-                    sums_CF = part if sums_CF is None else sums_CF.add_(part)
-                if grad_u is not None and k_CF is not None:
-                    blocks.write_inverse(g.mul_(k_CF), grad_u[rows, :, channels])
-            if grad_k is not None and sums_CF is not None:
-                grad_k[channels] = torch.fft.irfft(sums_CF, blocks.size)[:, : blocks.length]
+                sums_CF += blocks.spectrum_of(u_BTD[rows, :, channels]).conj_physical_().mul_(g).sum(0)
+                blocks.write_inverse(g.mul_(k_CF), grad_u[rows, :, channels])
+            grad_k[channels] = torch.fft.irfft(sums_CF, blocks.size)[:, : blocks.length]
         return grad_u, grad_k
 
 

@@ -38,10 +38,6 @@ MIN_DAMPING = 1e-6
 """|lambda| < 1 in float32."""
 MAX_NU = 4.0
 """At this value nothing is left after one step; e^nu of larger ones may overflow."""
-_CYCLES = (0.05, 0.25, 0.5, 1.0, 2.0, 4.0)
-_MIN_TIME = 1.5
-_JITTER = 0.3
-_MAX_FREQUENCY = 0.95 * math.pi
 PREFILL_CHUNK = 4096
 
 
@@ -70,7 +66,7 @@ class Resonator(nn.Module):
         elif state is None:
             y = self.bank(v, starts)
         else:
-            before = self.bank.new_state(state.batch, v) if state.memory is None else state.memory
+            before = self.bank.new_state(v) if state.memory is None else state.memory
             if v.shape[1] == 1:
                 y, after = self.bank.step(v[:, 0], before)
                 y = y.unsqueeze(1)
@@ -80,9 +76,9 @@ class Resonator(nn.Module):
         g = self.g(x_BLD)
         return self.out(F.silu(g) * y.to(g.dtype))
 
-    def new_state(self, batch: int, max_len: int) -> RecurrentState:
-        """Oscillators at rest for `batch` sequences; the state has the same size for every `max_len`."""
-        return RecurrentState(batch)
+    def new_state(self, max_len: int) -> RecurrentState:
+        """An empty state, of the same size for every `max_len`."""
+        return RecurrentState()
 
 
 class OscBank(nn.Module):
@@ -152,9 +148,9 @@ class OscBank(nn.Module):
 
     # ---- decoding ----
 
-    def new_state(self, batch: int, like: Tensor) -> Tensor:
+    def new_state(self, like: Tensor) -> Tensor:
         """Oscillators at rest: zeros, complex [B, D, R], on the device of `like` and in its precision or better."""
-        shape = (batch, local_shard(self.d).shape[0], self.modes)
+        shape = (like.shape[0], local_shard(self.d).shape[0], self.modes)
         return torch.zeros(shape, dtype=self._dtype(like).to_complex(), device=like.device)
 
     def step(self, u_BD: Tensor, state_BDR: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,13 +205,12 @@ class OscBank(nn.Module):
         def uniform(low: float, high: float, shape: tuple[int, ...]) -> Tensor:
             return torch.rand(shape, generator=generator, dtype=torch.float64) * (high - low) + low
 
-        longest = max(self.train_len / 4, 2 * _MIN_TIME)
-        times = torch.logspace(math.log10(_MIN_TIME), math.log10(longest), self.modes, dtype=torch.float64)
-        times = times * uniform(-_JITTER, _JITTER, shape).exp()
-        cycles = torch.tensor(_CYCLES, dtype=torch.float64)[
-            torch.randint(len(_CYCLES), shape, generator=generator)
-        ]
-        omega = (2 * math.pi * cycles / times).clamp(max=_MAX_FREQUENCY)
+        longest = max(self.train_len / 4, 2 * 1.5)
+        times = torch.logspace(math.log10(1.5), math.log10(longest), self.modes, dtype=torch.float64)
+        times = times * uniform(-0.3, 0.3, shape).exp()
+        cycles = torch.tensor((0.05, 0.25, 0.5, 1.0, 2.0, 4.0), dtype=torch.float64)
+        cycles = cycles[torch.randint(len(cycles), shape, generator=generator)]
+        omega = (2 * math.pi * cycles / times).clamp(max=0.95 * math.pi)
         values = {
             self.nu: -times.log(),
             self.theta: torch.logit(omega / math.pi),

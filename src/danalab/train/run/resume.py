@@ -251,20 +251,19 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
     reasons = [
         f"{flag(name)}: {_show(there)} there, {_show(here)} here" for name, (there, here) in pairs.items()
     ]
+    place, way = saved["dataset"]["path"], "repeat its command to continue it"
     if saved["dataset"]["fingerprint"] != dataset.fingerprint:
-        reasons.append(f"data: {saved['dataset']['path']} there, {dataset.path} here (contents differ)")
+        changed = place == dataset.location
+        reasons.append(f"data: {place} " + ("changed since" if changed else f"there, {dataset.path} here"))
+        way = "restore its data to continue it" if changed and not pairs else way
+    elif pairs.keys() == {"iterations"} and spec.iterations > theirs["iterations"]:
+        way = f"give --extend-to {spec.iterations} to lengthen it"
     if reasons:
-        longer = pairs.keys() == {"iterations"} and spec.iterations > theirs["iterations"]
         if not folder.store.steps() and not folder.metrics_file.is_file():
             return spec  # stopped before the first step
         raise UserError(
-            f"{folder.path} already holds a run with other settings ({'; '.join(reasons)}); "
-            + (
-                f"give --extend-to {spec.iterations} to lengthen it"
-                if longer
-                else "repeat its command to continue it"
-            )
-            + ", or take another --run-dir"
+            f"{folder.path} already holds a run with other settings ({'; '.join(reasons)}); {way}, "
+            "or take another --run-dir"
         )
     for name, value in taken.items():
         log.info("%s %s, as the run began", flag(name), value)

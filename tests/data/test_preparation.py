@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,11 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from danalab.data import open_dataset, prepare
-from danalab.data.formats.shards import Manifest, ShardWriter
-from danalab.data.preparation import pipeline as preparation_module
-from danalab.data.preparation import shard_writer as writing_module
-from danalab.data.preparation.holdout import SplitRule, split_documents
-from danalab.data.sources import Source, TextSource
+from danalab.data import preparation as preparation_module
+from danalab.data.formats.shards import Manifest
+from danalab.data.sources import TRAIN, VAL, Source, TextSource
 from danalab.data.tokenizers import train_bpe
 from danalab.data.validation import validate
 from danalab.errors import UserError
@@ -29,10 +27,18 @@ def _content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+def _texts(source: Source, split: str, fraction: float) -> list[str]:
+    """The documents of a split."""
+    share = preparation_module._share(source, fraction)
+    return [text for _, text in preparation_module._documents(source, split, share)]
+
+
+def _interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
 def _prepare(corpus: Path, out: Path, **settings) -> Path:
-    defaults = {"tokenizer": "bpe-300", "inputs": [corpus], "workers": 1, "progress": False}
-    if "val_documents" not in settings:
-        defaults["val_fraction"] = 0.2
+    defaults = {"tokenizer": "bpe-300", "inputs": [corpus], "val_fraction": 0.2, "progress": False}
     return prepare("text", out=out, **{**defaults, **settings})
 
 
@@ -44,16 +50,14 @@ def small_chunks(monkeypatch):
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe-300"])
 def test_detokenised_shards_give_back_the_documents(corpus, tmp_path, small_chunks, tokenizer):
     folder = _prepare(corpus, tmp_path / "out", tokenizer=tokenizer, shard_tokens=2000)
-    expected = list(split_documents(TextSource([corpus]), SplitRule(0.2)))
+    source = TextSource([corpus])
     assert len(Manifest.read(folder).splits["train"]) > 2
     for split in ("train", "val"):
         dataset = open_dataset(folder, split)
         ids = dataset.store.read(0, dataset.n_tokens)
         assert ids[-1] == dataset.eos_id
         documents = np.split(ids, np.flatnonzero(ids == dataset.eos_id) + 1)[:-1]
-        assert [dataset.tokenizer.decode(d[:-1]) for d in documents] == [
-            t for s, t, _ in expected if s == split
-        ]
+        assert [dataset.tokenizer.decode(d[:-1]) for d in documents] == _texts(source, split, 0.2)
 
 
 def test_the_manifest_tells_tokens_documents_bytes_and_ids(corpus, tmp_path):
@@ -69,17 +73,12 @@ def test_the_manifest_tells_tokens_documents_bytes_and_ids(corpus, tmp_path):
     assert validate(folder).valid
 
 
-@pytest.fixture
-def as_if_large(monkeypatch):
-    monkeypatch.setattr(preparation_module, "_SMALL", 0)
-
-
-def test_threads_and_processes_write_the_same_bytes_as_one(corpus, tmp_path, small_chunks, monkeypatch):
-    one = _prepare(corpus, tmp_path / "one", shard_tokens=2000)
-    threads = _prepare(corpus, tmp_path / "threads", shard_tokens=2000, workers=3)
-    monkeypatch.setattr(preparation_module, "_SMALL", 0)
-    processes = _prepare(corpus, tmp_path / "processes", shard_tokens=2000, workers=2)
-    assert _content(one) == _content(threads) == _content(processes)
+def test_any_number_of_cores_writes_the_same_bytes(corpus, tmp_path, small_chunks, monkeypatch):
+    written = []
+    for cores in (1, 3):
+        monkeypatch.setattr(preparation_module, "available_cores", lambda cores=cores: cores)
+        written.append(_content(_prepare(corpus, tmp_path / str(cores), shard_tokens=2000)))
+    assert written[0] == written[1]
 
 
 def test_preparing_again_is_no_work_and_other_settings_are_refused(corpus, tmp_path):
@@ -91,58 +90,40 @@ def test_preparing_again_is_no_work_and_other_settings_are_refused(corpus, tmp_p
         _prepare(corpus, folder, val_fraction=0.1)
 
 
-# A preparation that kills itself, as `kill -9` would, when document number N is read; small chunks, so that each of
-# them may end a shard or a journal entry.
+# A preparation that kills itself, as `kill -9` would, when a file is read for a split; small chunks, so that each of
+# them may end a shard.
 _KILLED = """
 import os, signal, sys
 from danalab.data import prepare
-from danalab.data.preparation import pipeline as preparation, shard_writer as writing
-from danalab.data.formats.shards import ShardWriter
-from danalab.data.sources import Source, TextSource
-preparation._CHUNK_CHARACTERS, preparation._SMALL = 1500, 0
-writing._JOURNAL_BYTES = int(sys.argv[4])
+from danalab.data import preparation
+from danalab.data.sources import TextSource
+preparation._CHUNK_CHARACTERS, preparation._AHEAD = 1500, 1
+preparation.available_cores = lambda: 2
+writing = []
 class Deadly(TextSource):
     def iter_part(self, side, number, skip=0):
-        if number == int(sys.argv[3]):
+        if writing == [sys.argv[3]] and number == int(sys.argv[4]):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().iter_part(side, number, skip)
-prepare(Deadly([sys.argv[1]]), "bytes", sys.argv[2], val_fraction=0.2, workers=int(sys.argv[5]), shard_tokens=3000,
-        progress=False)
+write = preparation._write
+def tells(folder, split, *more):
+    writing[:] = [split]
+    write(folder, split, *more)
+preparation._write = tells
+prepare(Deadly([sys.argv[1]]), "bytes", sys.argv[2], val_fraction=0.2, shard_tokens=3000, progress=False)
 """
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(
-    ("journal_bytes", "workers", "kills"),
-    [
-        pytest.param(10**9, 1, (25, 45, 59), marks=pytest.mark.slow),
-        pytest.param(1, 1, (25, 45, 59), marks=pytest.mark.slow),
-        (1, 2, (45,)),
-    ],
-)
-def test_killed_again_and_again_it_ends_with_the_same_bytes(
-    corpus, tmp_path, small_chunks, journal_bytes, workers, kills
-):
+def test_killed_again_and_again_it_ends_with_the_same_bytes(corpus, tmp_path, small_chunks):
     expected = _content(_prepare(corpus, tmp_path / "whole", tokenizer="bytes", shard_tokens=3000))
     out = tmp_path / "killed"
-    for kill_at in (*kills, 10**6):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                _KILLED,
-                str(corpus),
-                str(out),
-                str(kill_at),
-                str(journal_bytes),
-                str(workers),
-            ],
-            capture_output=True,
-            check=False,
-        )
-        assert done.returncode == (0 if kill_at == 10**6 else -9), done.stderr.decode()
-        if kill_at == 45:
-            assert json.loads((out / "journal.json").read_text())["place"][1] > 0
+    for kill_at in (("train", 45), ("train", 59), ("val", 40), None):
+        words = [str(corpus), str(out), *map(str, kill_at or ("none", 0))]
+        done = subprocess.run([sys.executable, "-c", _KILLED, *words], capture_output=True, check=False)
+        assert done.returncode == (-9 if kill_at else 0), done.stderr.decode()
+        if kill_at:
+            assert json.loads((out / "journal.json").read_text())["places"]["train"][0] > 0
     assert _content(out) == expected
 
 
@@ -150,20 +131,12 @@ def test_a_kill_between_the_end_of_a_shard_and_the_journal_loses_nothing(
     corpus, tmp_path, small_chunks, monkeypatch
 ):
     expected = _content(_prepare(corpus, tmp_path / "whole", tokenizer="bytes", shard_tokens=3000))
-    monkeypatch.setattr(writing_module, "_JOURNAL_BYTES", 1)
-    real = writing_module.DatasetWriter._finish_shard
-
-    def dies_after_the_rename(self, split):
-        real(self, split)
-        if split == "train":
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(writing_module.DatasetWriter, "_finish_shard", dies_after_the_rename)
     out = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
+    with monkeypatch.context() as patched:
+        patched.setattr(preparation_module, "fsync_path", _interrupt)  # after the rename
+        with pytest.raises(KeyboardInterrupt):
+            _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
     assert (out / "train-00000.bin").exists()
-    monkeypatch.setattr(writing_module.DatasetWriter, "_finish_shard", real)
     assert _content(_prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)) == expected
 
 
@@ -180,12 +153,6 @@ def test_an_unfinished_preparation_of_other_text_is_started_anew(corpus, tmp_pat
     )
 
 
-def test_bad_text_in_a_process_ends_in_the_same_error(corpus, tmp_path, small_chunks, as_if_large):
-    (corpus / "30.jsonl").write_text('{"text": 3}\n')
-    with pytest.raises(UserError, match=r"30\.jsonl, line 1"):
-        _prepare(corpus, tmp_path / "out", tokenizer="bytes", workers=2)
-
-
 def test_a_folder_with_other_files_is_left_alone(corpus, tmp_path):
     out = tmp_path / "mine"
     out.mkdir()
@@ -198,14 +165,9 @@ def test_a_folder_with_other_files_is_left_alone(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"max_documents": 1}, "--max-documents is 1"),
         ({"max_tokens": 0}, "--max-tokens is 0"),
-        ({"val_documents": 0}, "--val-documents is 0"),
-        ({"val_documents": 3, "val_fraction": 0.1}, "give only one of them"),
         ({"val_fraction": 0.0}, "--val-fraction"),
         ({"val_fraction": 1.5}, "--val-fraction"),
-        ({"shard_tokens": 0}, "--shard-tokens"),
-        ({"workers": 0}, "--workers"),
         ({"tokenizer": "bpe-10"}, "at least 265"),
         ({"tokenizer": "gtp2"}, "did you mean 'gpt2'"),
     ],
@@ -225,17 +187,17 @@ def test_your_own_validation_files_are_the_validation_split(corpus, tmp_path):
 
 def test_on_a_full_disk_nothing_finished_is_lost(corpus, tmp_path, small_chunks, monkeypatch):
     expected = _content(_prepare(corpus, tmp_path / "whole", tokenizer="bytes", shard_tokens=3000))
-    real, calls = ShardWriter.append, []
+    real, calls = preparation_module._write_shard, []
 
-    def fills(self, ids):
-        calls.append(len(ids))
-        if len(calls) == 6:
+    def fills(path, chunks, tokenizer):
+        calls.append(path)
+        if len(calls) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(self, ids)
+        return real(path, chunks, tokenizer)
 
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
-        patched.setattr(ShardWriter, "append", fills)
+        patched.setattr(preparation_module, "_write_shard", fills)
         with pytest.raises(OSError, match="No space left on device"):
             _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
     assert list(out.glob("train-*.bin"))
@@ -245,9 +207,7 @@ def test_on_a_full_disk_nothing_finished_is_lost(corpus, tmp_path, small_chunks,
 def test_finished_shards_are_not_removed_for_other_settings(corpus, tmp_path, small_chunks, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
-        patched.setattr(
-            writing_module.DatasetWriter, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
+        patched.setattr(preparation_module, "Manifest", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             _prepare(corpus, out, tokenizer="bytes", shard_tokens=3000)
     with pytest.raises(UserError, match="unfinished data set of other text or other settings"):
@@ -288,7 +248,7 @@ def test_any_unicode_comes_back_byte_by_byte(documents, tmp_path_factory):
     for tokenizer in ("bytes", saved):
         folder = tmp_path_factory.mktemp("set")
         try:
-            prepare(source, tokenizer, folder, val_fraction=0.3, workers=1, progress=False)
+            prepare(source, tokenizer, folder, val_fraction=0.3, progress=False)
         except UserError:
             return  # by chance all validate
         back = []
@@ -298,12 +258,6 @@ def test_any_unicode_comes_back_byte_by_byte(documents, tmp_path_factory):
             pieces = np.split(ids, np.flatnonzero(ids == dataset.eos_id) + 1)[:-1]
             back += [dataset.tokenizer.decode_bytes(piece[:-1]) for piece in pieces]
         assert sorted(back) == sorted(text.encode() for text in documents)
-
-
-def test_a_process_that_dies_is_one_line(corpus, tmp_path, small_chunks, as_if_large, monkeypatch):
-    monkeypatch.setattr("danalab.data.preparation.workers._begin", os._exit)  # ends each process
-    with pytest.raises(UserError, match="a tokenising process died"):
-        _prepare(corpus, tmp_path / "out", tokenizer="bytes", workers=2)
 
 
 def test_documents_without_text_are_left_out_also_after_a_kill(tmp_path, small_chunks, monkeypatch, capsys):
@@ -322,15 +276,65 @@ def test_documents_without_text_are_left_out_also_after_a_kill(tmp_path, small_c
     out = tmp_path / "out"
     for shards in (1, 3):
         with monkeypatch.context() as patched:
-            finish, left = writing_module.DatasetWriter._finish_shard, [shards]
+            write, left = preparation_module._write_shard, [shards]
 
-            def kill(self, split, finish=finish, left=left):
+            def kill(*shard, write=write, left=left):
                 if left[0] == 0:
                     raise KeyboardInterrupt
                 left[0] -= 1
-                finish(self, split)
+                return write(*shard)
 
-            patched.setattr(writing_module.DatasetWriter, "_finish_shard", kill)
+            patched.setattr(preparation_module, "_write_shard", kill)
             with pytest.raises(KeyboardInterrupt):
                 _prepare(tmp_path / "in", out, tokenizer="bytes", shard_tokens=3000)
     assert _content(_prepare(tmp_path / "in", out, tokenizer="bytes", shard_tokens=3000)) == _content(whole)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    texts=st.lists(st.text(min_size=1, max_size=9), min_size=2, unique=True), fraction=st.floats(0.001, 0.3)
+)
+def test_no_document_is_lost_repeated_or_on_both_sides(texts, fraction):
+    train, val = (_texts(_Listed(texts), split, fraction) for split in (TRAIN, VAL))
+    assert sorted(train + val) == sorted(texts)
+    assert val
+    assert [text for text in texts if text in set(train)] == train
+
+
+@settings(max_examples=30, deadline=None)
+@given(texts=st.lists(st.text(min_size=1, max_size=9), min_size=30, max_size=60, unique=True))
+def test_the_choice_does_not_depend_on_the_order_of_the_documents(texts):
+    assert set(_texts(_Listed(texts), VAL, 0.5)) == set(_texts(_Listed(texts[::-1]), VAL, 0.5))
+
+
+def test_equal_documents_are_on_the_same_side():
+    source = _Listed([f"document {i % 50}" for i in range(500)])
+    assert not set(_texts(source, TRAIN, 0.2)) & set(_texts(source, VAL, 0.2))
+
+
+def test_where_the_hash_chooses_none_one_document_and_its_copies_validate():
+    source = _Listed(["a", "b", "c"] * 2)
+    assert sorted(_texts(source, TRAIN, 1e-9) + _texts(source, VAL, 1e-9)) == sorted("abcabc")
+    assert len(_texts(source, VAL, 1e-9)) == 2
+
+
+def test_the_fraction_is_kept_on_average():
+    assert 320 < len(_texts(_Listed([str(i) for i in range(20_000)]), VAL, 0.02)) < 480
+
+
+@pytest.mark.parametrize("documents", [["only one"], [], ["", ""], ["same", "same"]])
+def test_too_few_documents_are_refused(documents, tmp_path):
+    with pytest.raises(UserError, match="source 'listed' has no document to"):
+        prepare(_Listed(documents), "bytes", tmp_path / "out")
+
+
+def test_without_a_terminal_a_line_is_written_every_minute(tmp_path, capsys, monkeypatch):
+    clock = iter(range(0, 10**6, 40))
+    monkeypatch.setattr(preparation_module, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    monkeypatch.setattr(preparation_module, "_CHUNK_DOCUMENTS", 2)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in the kernel of a notebook, which cannot redraw a line
+    prepare(_Listed([f"document number {n}" for n in range(20)]), "bytes", tmp_path / "out", max_tokens=200)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 2
+    assert lines[0] == "tokenising listed: 72 tokens, 1 tokens/s, 36.0%, about 5 min left"
+    assert lines[-1].startswith("prepared listed with bytes: ")

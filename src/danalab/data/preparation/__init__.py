@@ -1,1 +1,0 @@
-"""Preparation: from a source of text to a data set of token shards."""
