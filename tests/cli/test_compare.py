@@ -37,4 +37,4 @@ def test_a_folder_that_is_named_twice_and_a_folder_of_runs_are_refused(run, caps
     assert main(["compare", str(run), f"{run}/../adamw-s0"]) == 2
     assert "named twice" in capsys.readouterr().err
     assert main(["compare", str(run.parent)]) == 2
-    assert "not a run folder" in capsys.readouterr().err
+    assert f"not a run folder (it has runs: {run.parent}/" in capsys.readouterr().err

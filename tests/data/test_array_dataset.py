@@ -49,7 +49,7 @@ def test_the_whole_length_has_no_last_target(arrays):
 
 def test_each_sequence_comes_once_an_epoch_whatever_the_sizes_of_files(arrays):
     batches = open_dataset(arrays).batches(seed=3, global_batch=19, seq_len=32)
-    assert batches.windows_per_epoch == 57
+    assert batches._order.n == 57
     seen = torch.cat([batches[step][0] for step in range(3)]).numpy()
     assert len(np.unique(seen, axis=0)) == 57
     assert np.array_equal(np.unique(seen, axis=0), np.unique(_all_rows(arrays)[:, :32], axis=0))
@@ -199,10 +199,7 @@ def test_names_of_files_and_folders_say_the_split(tmp_path, names, expected, unr
 
 def test_an_epoch_counts_the_tokens_that_are_read(arrays, tmp_path):
     dataset = open_dataset(arrays)
-    assert (
-        dataset.tokens_per_epoch(8)
-        == 8 * dataset.batches(seed=0, global_batch=1, seq_len=8).windows_per_epoch
-    )
+    assert dataset.tokens_per_epoch(8) == 8 * dataset.batches(seed=0, global_batch=1, seq_len=8)._order.n
     (tmp_path / "stream").mkdir()
     ids(1, 5000, 0)[0].astype("<u2").tofile(tmp_path / "stream" / "train.bin")
     (tmp_path / "stream" / "tokens.json").write_text('{"vocab_size": 500}')

@@ -261,7 +261,7 @@ def test_the_fingerprint_follows_content_and_not_place(prepared, tmp_path):
 def test_the_number_of_sequences_of_an_epoch_is_that_of_its_batches(prepared):
     dataset = open_dataset(prepared)
     batches = dataset.batches(seed=1, global_batch=2, seq_len=16)
-    assert dataset.order(0, 16).n == batches.windows_per_epoch > 0
+    assert dataset.order(0, 16).n == batches._order.n > 0
 
 
 def test_no_shard_stays_open(tmp_path, monkeypatch):

@@ -165,9 +165,6 @@ def test_a_folder_with_other_files_is_left_alone(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"max_tokens": 0}, "--max-tokens is 0"),
-        ({"val_fraction": 0.0}, "--val-fraction"),
-        ({"val_fraction": 1.5}, "--val-fraction"),
         ({"tokenizer": "bpe-10"}, "at least 265"),
         ({"tokenizer": "gtp2"}, "did you mean 'gpt2'"),
     ],
@@ -268,7 +265,7 @@ def test_documents_without_text_are_left_out_also_after_a_kill(tmp_path, small_c
     whole = _prepare(tmp_path / "in", tmp_path / "whole", tokenizer="bytes", shard_tokens=3000, progress=True)
     empty = 1 + sum(not line["text"] for line in lines)
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said == "read 1 file; not read: 1 .html"
+    assert said == "read 1 file(s); not read: 1 .html"
     assert (
         sum(entry.documents for entries in Manifest.read(whole).splits.values() for entry in entries)
         == 201 - empty

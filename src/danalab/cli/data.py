@@ -45,11 +45,11 @@ class PrepareFlags(JsonFlags):
     val_input: tuple[PathText, ...] = setting(
         (), "Validation files of your own; without them a share of the documents is taken."
     )
-    val_fraction: float | None = setting(
+    val_fraction: Annotated[float, Gt(0), Lt(1)] | None = setting(
         None,
         "Share of the documents that validate, chosen by a hash; default the source's, see docs/data.md.",
     )
-    max_tokens: int | None = setting(
+    max_tokens: Annotated[int, Ge(1)] | None = setting(
         None, "Training tokens, up to the end of the document that reaches this number."
     )
 
@@ -67,7 +67,6 @@ def prepare(flags: PrepareFlags) -> Answer:
         # Into the folder that train --data NAME takes, too.
         out = flags.out or plan_texts(Path(flags.name), flags.tokenizer, datasets_folder()).folder
         flags = replace(flags, name=TextSource.name, input=(flags.name, *flags.input), out=out)
-    settings = {"val_fraction": flags.val_fraction, "max_tokens": flags.max_tokens}
     source = flags.name
     if flags.language:
         if flags.name != SyntheticSource.name or flags.input or flags.val_input:
@@ -78,7 +77,13 @@ def prepare(flags: PrepareFlags) -> Answer:
             raise UserError("--text-column: only for danalab data prepare text --input PATH...")
         source = TextSource(flags.input, flags.val_input, flags.text_column)
     folder = prepare_dataset(
-        source, flags.tokenizer, flags.out, inputs=flags.input, val_inputs=flags.val_input, **settings
+        source,
+        flags.tokenizer,
+        flags.out,
+        inputs=flags.input,
+        val_inputs=flags.val_input,
+        val_fraction=flags.val_fraction,
+        max_tokens=flags.max_tokens,
     )
     return Answer(describe(folder) if flags.json else None, [str(folder)])
 
@@ -129,7 +134,7 @@ def train_tokenizer(flags: TrainTokenizerFlags) -> Answer:
     source = TextSource(flags.input, text_column=flags.text_column)
     tokenizer = train_bpe(source.iter_documents(), flags.vocab_size)
     file = tokenizer.save(flags.out)
-    print(source.reading_report(), file=sys.stderr)
+    print(source.report, file=sys.stderr)
     place = (
         flags.out if flags.out.name != str(flags.out) else f"./{flags.out}"
     )  # a path, and no tokenizer's name

@@ -28,7 +28,12 @@ def split_arrays(
     or an `out` that lies in `source`. OSError: an `out` that is not empty.
     """
     source, out = Path(source), Path(out)
-    _check_places(source, out)
+    if not source.is_dir():
+        raise UserError(f"{source}: no such folder")
+    if has_splits(source):
+        raise UserError(f"{source}: has train/ and val/ already; use it as it is")
+    if source.resolve() in [out.resolve(), *out.resolve().parents]:
+        raise UserError(f"--output-path {out}: lies in the data folder {source}; choose one outside of it")
     counts = _sequences(source)
     total = len(counts) if by == "file" else sum(counts.values())
     if total < 2:
@@ -60,8 +65,11 @@ def split_arrays(
                 place.parent.mkdir(parents=True, exist_ok=True)
                 if len(chosen) == counts[path]:
                     place.symlink_to(path.resolve())
-                else:
-                    _copy(path, place, chosen)
+                    continue
+                shard = open_array(path)
+                place = place if place.suffix == ".npy" else place.with_name(f"{place.name}.npy")
+                with naming(place):
+                    np.save(place, shard.read(chosen * shard.row, shard.row))
         if (source / "tokenizer.json").exists():
             (work / "tokenizer.json").symlink_to((source / "tokenizer.json").resolve())
         write_json(work / "split.json", {"source": str(source.resolve()), **made})
@@ -88,20 +96,3 @@ def _sequences(source: Path) -> dict[Path, int]:
             lengths = f"{shard.length} tokens, not {shards[0].length} as in {shards[0].path}"
             raise UserError(f"{shard.path}: sequences of {lengths}")
     return {shard.path: shard.n_tokens // shard.row for shard in shards}
-
-
-def _check_places(source: Path, out: Path) -> None:
-    if not source.is_dir():
-        raise UserError(f"{source}: no such folder")
-    if has_splits(source):
-        raise UserError(f"{source}: has train/ and val/ already; use it as it is")
-    real_source, real_out = source.resolve(), out.resolve()
-    if real_out == real_source or real_source in real_out.parents:
-        raise UserError(f"--output-path {out}: lies in the data folder {source}; choose one outside of it")
-
-
-def _copy(path: Path, place: Path, rows: np.ndarray) -> None:
-    shard = open_array(path)
-    copy = place if place.suffix == ".npy" else place.with_name(f"{place.name}.npy")
-    with naming(copy):
-        np.save(copy, shard.read(rows * shard.row, shard.row))

@@ -95,11 +95,7 @@ def prepare(
     if isinstance(source, str):
         source = make_source(source, inputs, val_inputs)
     fraction = source.val_fraction if val_fraction is None else val_fraction
-    if not 0 < fraction < 1:
-        raise UserError(f"--val-fraction is {fraction}; it must be a share between 0 and 1")
     max_tokens = source.default_max_tokens if max_tokens is None else max_tokens
-    if max_tokens is not None and max_tokens < 1:
-        raise UserError(f"--max-tokens is {max_tokens}; it must be at least 1")
     tokenizer = tokenizer or source.default_tokenizer
     chosen = source.make_tokenizer(tokenizer)
     folder = Path(out) if out else source.dataset_folder(tokenizer)
@@ -162,8 +158,8 @@ def prepare(
             f"prepared {source.name} with {chosen.name}: {counts} tokens in {seconds:.1f} s: {folder}",
             file=sys.stderr,
         )
-        if report := source.reading_report():
-            print(report, file=sys.stderr)
+        if source.report:
+            print(source.report, file=sys.stderr)
     return folder
 
 

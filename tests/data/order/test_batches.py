@@ -66,7 +66,7 @@ def test_each_window_comes_exactly_once_an_epoch_and_epochs_follow_without_a_sea
     global_batch, seq_len, seed
 ):
     batches = _batches(_store(1501), global_batch=global_batch, seq_len=seq_len, seed=seed)
-    n = batches.windows_per_epoch
+    n = batches._order.n
     assert n == 1500 // seq_len
     steps = -(-2 * n // global_batch)
     seen = np.concatenate([batches.windows(step) for step in range(steps)])
@@ -81,7 +81,7 @@ def test_the_order_does_not_depend_on_the_global_batch():
 
 
 def test_epochs_and_seeds_and_data_sets_have_different_orders():
-    n = _batches(STORE).windows_per_epoch
+    n = _batches(STORE)._order.n
     base = _batches(STORE, global_batch=1)
     first = np.concatenate([base.windows(i) for i in range(n)])
     second = np.concatenate([base.windows(n + i) for i in range(n)])

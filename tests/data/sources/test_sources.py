@@ -86,7 +86,7 @@ def test_linked_folders_are_read_once_and_what_is_not_read_is_counted(tmp_path):
         (tmp_path / "in" / name).symlink_to(tmp_path / "real")
     source = TextSource([tmp_path / "in"])
     assert list(source.iter_documents()) == ["b", '{"name":']
-    assert source.reading_report() == ("read 2 files; not read: 2 .json, 2 .html, 1 without a suffix")
+    assert source.report == ("read 2 file(s); not read: 2 .json, 2 .html, 1 without a suffix")
 
 
 def test_a_small_text_validates_on_more_than_one_percent(tmp_path):

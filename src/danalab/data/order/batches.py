@@ -70,7 +70,6 @@ class Batches:
         self.seq_len = rows.seq_len
         self.global_batch = global_batch
         self.local_batch = global_batch // world_size
-        self.windows_per_epoch = order.n
         self._rows, self._order, self._rank = rows, order, rank
 
     def windows(self, step: int) -> np.ndarray:

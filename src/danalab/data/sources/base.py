@@ -34,6 +34,8 @@ class Source(ABC):
     """Training tokens of a source without an end, where neither tokens nor documents are limited."""
     val_fraction: float = 0.01
     """Share of the documents that validate, unless the source has its own validation documents."""
+    report: str = ""
+    """The files that are read, and those that are not, for the line at the end; empty for one without files."""
     folders: ClassVar[tuple[str, ...]] = ()
     """Names of folders in which other software stores this corpus as raw GPT-2 tokens, e.g. fineweb-10BT."""
 
@@ -70,10 +72,6 @@ class Source(ABC):
     def iter_part(self, side: str, number: int, skip: int = 0) -> Iterator[str]:
         """Documents of a part after the first `skip`, empty ones included; overridden, with `parts`, for many files."""
         return itertools.islice(self.iter_documents(), skip, None)
-
-    def reading_report(self) -> str:
-        """The files that are read, and those that are not, for the line at the end; empty for one without files."""
-        return ""
 
     @abstractmethod
     def size_bytes(self) -> int | None:

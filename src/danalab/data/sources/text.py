@@ -66,8 +66,7 @@ class TextSource(Source):
     ):
         """Files, or folders that are searched for files of known kinds; `val_inputs` are validation files."""
         self._field = text_column
-        self.unread = Counter[str]()
-        """What is in the folders and is not read: number of files by suffix."""
+        self._unread = Counter[str]()  # what is in the folders and is not read, by suffix
         self.files = self._find(inputs, "--input")
         self.val_files = self._find(val_inputs, "--val-input") if val_inputs else self._named_validation()
         both = {file.resolve() for file in self.files} & {file.resolve() for file in self.val_files}
@@ -75,6 +74,8 @@ class TextSource(Source):
             raise UserError(
                 f"{min(both)}: given as --input and --val-input; validation text must not be trained on"
             )
+        unread = ", ".join(f"{count:,} {kind}" for kind, count in self._unread.most_common())
+        self.report = f"read {len(self._sizes):,} file(s)" + (f"; not read: {unread}" if unread else "")
         self.val_fraction = max(0.01, min(0.1, _VALIDATION_BYTES / max(1, sum(self._sizes))))
 
     @classmethod
@@ -125,12 +126,6 @@ class TextSource(Source):
             lines += [f"{side} {file} {status.st_size} {status.st_mtime_ns}" for file, status in stats]
         return "\n".join(lines)
 
-    def reading_report(self) -> str:
-        files = len(self.files) + len(self.val_files)
-        unread = ", ".join(f"{count:,} {kind}" for kind, count in self.unread.most_common(8))
-        more = f" and {len(self.unread) - 8} more kinds" if len(self.unread) > 8 else ""
-        return f"read {files:,} file{'s' * (files > 1)}" + (f"; not read: {unread}{more}" if unread else "")
-
     def _find(self, inputs: Sequence[str | Path], flag: str) -> list[Path]:
         files: list[Path] = []
         for entry in map(Path, inputs):
@@ -138,7 +133,7 @@ class TextSource(Source):
                 below = sorted(walk_files(entry), key=lambda path: path.relative_to(entry).as_posix())
                 texts = [path for path in below if kind(path) in SEARCHED]
                 others = [kind(path) or "without a suffix" for path in below if kind(path) not in SEARCHED]
-                self.unread.update(others)
+                self._unread.update(others)
                 if not texts:
                     raise UserError(f"{flag} {entry}: no {_KINDS} (also .gz, .zst) with text in this folder")
                 files += texts
@@ -163,7 +158,7 @@ class TextSource(Source):
         train, val = by_split.get("train", []), by_split.get("val", [])
         if not (train and val):
             return []
-        self.unread.update(path.name for path in self.files if path not in {*train, *val})
+        self._unread.update(path.name for path in self.files if path not in {*train, *val})
         self.files = train
         return val
 

@@ -47,6 +47,9 @@ class RunFolder:
         """The content of config.json."""
         if not self.config_file.is_file():
             what = "no config.json" if self.path.is_dir() else "no such folder"
+            inner = sorted(str(file.parent) for file in self.path.glob("*/config.json"))
+            if inner:
+                what = f"it has runs: {', '.join(inner[:4])}{', ...' * (len(inner) > 4)}"
             if (self.path / "speedrun.json").is_file():
                 what = f"a speedrun's: its last run is {self.path / 'rl'}"
             raise UserError(f"{self.path}: not a run folder ({what})")
