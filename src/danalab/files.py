@@ -10,8 +10,7 @@ import re
 import stat
 import tempfile
 import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -223,13 +222,6 @@ def _yaml_classes() -> tuple[Any, Any]:
     for each in (loader, dumper):
         each.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
     return loader, dumper
-
-
-def require_unique(names: Iterable[Any]) -> None:
-    """Check that each key of a mapping is given once; a ValueError names the first that is not."""
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise ValueError(f"{name} is given {count} times; leave one")
 
 
 @cache

@@ -174,42 +174,6 @@ def test_an_imported_run_and_its_export_talk_as_the_folder_does(stranger, folder
     assert theirs.eos_token == "<|im_end|>"
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        "--resume-from run",
-        *(pytest.param(f"--init-from {of}", marks=pytest.mark.slow) for of in ("run", "foreign")),
-    ],
-)
-def test_a_run_that_starts_from_a_model_keeps_its_template(
-    start, stranger, folder, tmp_path, monkeypatch, caplog, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(folder, "foreign")
-    assert main(["import", "foreign", "--out", "run"]) == 0
-    (tmp_path / "text").mkdir()
-    for name in ("a", "b"):
-        (tmp_path / "text" / f"{name}.txt").write_text(f"{name} " + CORPUS[0] * 20)
-    text = ["--input", "text/a.txt", "--val-input", "text/b.txt"]
-    assert main(["data", "prepare", "text", *text, "--tokenizer", "foreign", "--out", "data"]) == 0
-    flags = [
-        "train", "--arch", "qwen3", "--no-attention-gate", "--d-model", "32", "--n-layers", "1", "--n-heads", "2",
-        "--head-dim", "16", "--mlp-dim", "64", "--vocab-size", "320", "--seq-len", "16", "--batch-size", "2",
-        "--lr", "1e-3", "--data", "data", "--iterations", "2",
-    ]  # fmt: skip
-    for job in (["--iterations-to-run", "1"], []):  # the second one finds it in the run folder
-        assert main([*flags, *start.split(), "--run-dir", "more", *job]) == 0
-    again = open_chat_model(tmp_path / "more")
-    assert (again.step, again.format.stop_tokens) == (2, stranger.format.stop_tokens)
-    for each in CONVERSATIONS:
-        assert again.format.render_prompt(each) == stranger.format.render_prompt(each)
-    assert "written again" not in caplog.text
-    assert main([*flags, "--run-dir", "run"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "danalab: error: run is an imported model; take another --run-dir, and --init-from run"
-    )
-
-
 def test_tasks_are_answered_as_transformers_answers_them(folder, tmp_path, capsys):
     transformers = pytest.importorskip("transformers")
     assert main(["import", str(folder), "--out", str(tmp_path / "run")]) == 0

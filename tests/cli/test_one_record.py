@@ -58,8 +58,8 @@ COMMANDS = [
     ("--heads 4 --activation-checkpointing every-n:2", "--heads 4 --activation_checkpointing --checkpoint_every_n 2"),
     ("--heads 4 --distributed-backend ddp", "--heads 4 --distributed_backend nccl"),
     ("--heads 4 --distributed-backend diloco --diloco-steps 50", ""),
-    ("--heads 4 --ckpt-interval 100 --keep-every 500 --keep-steps 10 20",
-     "--heads 4 --latest_ckpt_interval 100 --permanent_ckpt_interval 500 --keep_steps 10 20"),
+    ("--heads 4 --ckpt-interval 100 --keep-every 500",
+     "--heads 4 --latest_ckpt_interval 100 --permanent_ckpt_interval 500"),
     ("--heads 4 --eval-interval 50 --eval-batches 8 --wandb --wandb-project p",
      "--heads 4 --eval_interval 50 --eval_batches 8 --wandb --wandb_project p"),
 ]  # fmt: skip
@@ -90,9 +90,8 @@ def as_yaml(words: list[str]) -> str:
         name, _, value = word.partition("=")
         chosen[name] = [float(each) for each in value.split(",")] if "," in value else value
     chosen.pop("set", None)
-    for name in ("mlp_only_layers", "keep_steps"):
-        if name in chosen:
-            chosen[name] = settings[name]
+    if "mlp_only_layers" in chosen:
+        chosen["mlp_only_layers"] = settings["mlp_only_layers"]
     return yaml.safe_dump({"runs": [chosen]})
 
 

@@ -262,22 +262,22 @@ def test_advice_names_commands_that_the_parser_takes(tmp_path):
     result = Validation("some folder", "arrays", ".npy", 9, 50257, sequences=[1], sequence_length=32768)
     result.total_tokens = 10_000_000_000
     advice = advise(result, divided=False)
-    assert all(size.tokens <= result.total_tokens for size in advice.sizes)
-    assert "--output-path 'some folder-split'" in advice.prepare[0]
-    for size in advice.sizes:
-        flags = parse(TrainConfig, shlex.split(size.command)[2:], "x")
-        assert (flags.heads, flags.data, flags.seq_len) == (size.heads, "some folder-split", 32767)
+    assert all(size["tokens"] <= result.total_tokens for size in advice["sizes"])
+    assert "--output-path 'some folder-split'" in advice["prepare"][0]
+    for size in advice["sizes"]:
+        flags = parse(TrainConfig, shlex.split(size["command"])[2:], "x")
+        assert (flags.arch, flags.data, flags.seq_len) == ("resonance", "some folder-split", 32767)
 
 
 @pytest.mark.parametrize("tokens", [10**7, 3 * 10**8, 10**10])
 def test_the_command_for_long_contexts_trains_a_resonance_model(tokens):
     from danalab.data.validation import Validation
-    from danalab.train.advice import advise
+    from danalab.train.advice import advice_text, advise
 
     result = Validation("folder", "arrays", ".npy", 9, 50257, sequences=[1], sequence_length=32768)
     result.total_tokens = tokens
     advice = advise(result, divided=True)
-    assert "--arch resonance" in advice.as_text().split("commands:")[1].split("\n")[1]
+    assert "--arch resonance" in advice_text(advice).split("commands:")[1].split("\n")[1]
 
 
 def test_an_invalid_set_shows_the_number_of_bad_files(folder):
@@ -290,11 +290,11 @@ def test_an_invalid_set_shows_the_number_of_bad_files(folder):
 @pytest.mark.parametrize("layout", ["arrays", "shards"])
 def test_no_command_is_advised_whose_batch_the_data_do_not_fill(layout):
     from danalab.data.validation import Validation
-    from danalab.train.advice import advise
+    from danalab.train.advice import advice_text, advise
 
     result = Validation("folder", layout, ".npy", 9, 50257, sequences=[14], sequence_length=64)
     result.total_tokens = 14 * 64
-    assert advise(result, divided=True).as_text().startswith("too few tokens for a model of usual size")
+    assert advice_text(advise(result, divided=True)).startswith("too few tokens for a model of usual size")
 
 
 def test_missing_paths_are_refused(tmp_path):

@@ -65,7 +65,6 @@ def save_while_training(rank: int, size: int, folder: str) -> None:
             )
         if step % 10 == 0:
             saver.save(step, values, {})
-        saver.poll()
     saver.drain()
 
 
@@ -113,8 +112,6 @@ def fail_once(rank: int, size: int, folder: str) -> tuple[list[int], list[int], 
     after_second_try = saver.store.steps()
     saver.save(3, tensors(3.0), {})
     saver._finish()
-    for _ in range(rank):  # ranks hear of it at different steps
-        saver.poll()
     saver.save(4, tensors(4.0), {}, wait=True)
     world.agree(0)
     after_next = saver.store.steps()

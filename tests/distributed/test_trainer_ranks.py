@@ -317,8 +317,8 @@ def test_a_rank_that_hangs_is_named_after_the_timeout(words, tmp_path, monkeypat
     ],
     ids=["zero", "fsdp", "tp", "hybrid-zero"],
 )
-def test_statistics_of_tau_and_dynamics_are_those_of_one_process(words, tmp_path, opt, parallel):
-    watched = {"opt": opt, "iterations": 4, "log_dynamics": True, "collect_tau_stats": True}
+def test_statistics_of_tau_are_those_of_one_process(words, tmp_path, opt, parallel):
+    watched = {"opt": opt, "iterations": 4, "collect_tau_stats": True}
     run_training(settings(words, tmp_path / "one", **watched))
     run_ranks(train, 2, settings(words, tmp_path / "two", **watched, **parallel))
     one, two = (np.load(tmp_path / name / "tau" / "tau-step-00000004.npz") for name in ("one", "two"))
@@ -326,17 +326,3 @@ def test_statistics_of_tau_and_dynamics_are_those_of_one_process(words, tmp_path
     assert len(one.files) > 2
     for name in one.files:
         np.testing.assert_allclose(two[name], one[name], rtol=1e-3, atol=1e-7, err_msg=name)
-    ours, theirs = (
-        [json.loads(line) for line in (tmp_path / name / "dynamics.jsonl").read_text().splitlines()]
-        for name in ("two", "one")
-    )
-    if "zero" in parallel.values():  # needs whole gradients
-        theirs = [
-            {key: value for key, value in row.items() if not key.endswith("/grad_alignment")}
-            for row in theirs
-        ]
-    assert [row.keys() for row in ours] == [row.keys() for row in theirs]
-    assert any(key.endswith("/grad_norm") for key in ours[0])
-    for row, alone in zip(ours, theirs, strict=True):
-        plain = [key for key in alone if not key.endswith("/histogram")]
-        assert [row[key] for key in plain] == pytest.approx([alone[key] for key in plain], rel=1e-3, abs=1e-7)

@@ -201,14 +201,14 @@ def test_a_run_that_stops_amid_a_period_is_bitwise_the_run_in_one(words, tmp_pat
 
 
 def test_a_checkpoint_amid_a_period_has_the_outer_weights_as_its_model(words, tmp_path):
-    run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, keep_steps=(5,)))
+    run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, ckpt_interval=5))
     models = [open_run(tmp_path / "run").load_model(step).model.state_dict() for step in (5, 8)]
     assert all(torch.equal(value, models[1][name]) for name, value in models[0].items())
 
 
 @pytest.mark.slow
 def test_validation_is_of_the_outer_weights(words, tmp_path):
-    run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, keep_steps=(6,)))
+    run_ranks(train, 2, settings(words, tmp_path / "run", iterations_to_run=8, ckpt_interval=6))
     from danalab.train.evaluation import evaluate_run
 
     row = next(row for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["step"] == 6)
@@ -257,10 +257,6 @@ def test_weights_that_are_not_finite_never_reach_the_others(words, tmp_path, mon
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"distributed_backend": "ddp", "diloco_steps": 5},
-            "--diloco-steps 5: only with --distributed-backend diloco",
-        ),
         ({"tp_size": 2}, "--tp-size 2: only with --distributed-backend fsdp"),
         ({"diloco_momentum": 1.0}, r"--diloco-momentum 1.0: must be less than 1"),
         ({"diloco_lr": 0.0}, "--diloco-lr 0.0: must be greater than 0"),

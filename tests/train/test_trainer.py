@@ -141,14 +141,6 @@ def test_an_extended_run_is_the_longer_run_with_a_constant_tail(tiny, tmp_path):
     assert torch.equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
 
 
-def test_a_learning_rate_that_jumps_where_a_run_is_extended_is_told(tiny, data):
-    def notes(**given):
-        return " ".join(resolve(tiny(lr=1e-2, extend_to=40, **given), open_dataset(data)).notes)
-
-    assert "goes from 0.0001 to" in notes(scheduler="cos")
-    assert "learning rate" not in notes(scheduler="cos_inf") + notes(scheduler="none")
-
-
 # ---- ways of ending ----
 
 
@@ -242,11 +234,6 @@ def test_a_signal_during_a_save_checkpoints_the_step_that_training_is_at(tiny, m
     assert (outcome.status, outcome.exit_code) == ("interrupted", 85)
     assert 10 <= outcome.summary["step"] < 20
     assert open_run(outcome.folder).folder.store.steps()[-1] == outcome.summary["step"]
-
-
-@pytest.mark.slow
-def test_steps_that_are_to_be_kept_are_saved_and_kept(tiny):
-    assert RunFolder(train(tiny(keep_steps=(3, 7)))).store.steps() == [3, 7, 15, 20]
 
 
 @pytest.mark.slow
@@ -372,14 +359,6 @@ def test_resume_from_another_optimizer_is_refused_in_one_sentence(tiny, tmp_path
 def test_resume_from_a_step_that_is_not_there_says_so(tiny, tmp_path):
     with pytest.raises(UserError, match="neither a checkpoint nor a run folder with one"):
         train(tiny(resume_from=tmp_path / "other" / "step-00000099"))
-
-
-def test_a_place_where_no_checkpoint_can_be_written_is_refused_before_anything_is_trained(tiny, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "checkpoints").write_text("a file")
-    with pytest.raises(UserError, match=r"checkpoints: checkpoints cannot be written here: File exists"):
-        train(tiny())
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 @pytest.mark.slow

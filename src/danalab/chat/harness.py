@@ -54,8 +54,8 @@ def evaluate_tasks(
     with tempfile.TemporaryDirectory(prefix="danalab-") as folder:
         exported = export_run(run, Path(folder) / "model", step=step, chat_template=template_of(run))
         model = {
-            "pretrained": str(exported.folder),
-            "trust_remote_code": exported.remote_code,
+            "pretrained": exported["folder"],
+            "trust_remote_code": exported["remote_code"],
             "dtype": "float32",
         }
         try:
@@ -85,7 +85,7 @@ def evaluate_tasks(
     }  # ",none": no filter
     samples = {task: int(counts["effective"]) for task, counts in found.get("n-samples", {}).items()}
     shots = {task: int(count) for task, count in found.get("n-shot", {}).items()}
-    return HarnessResult(exported.step, results, samples, shots, harness.__version__)
+    return HarnessResult(exported["step"], results, samples, shots, harness.__version__)
 
 
 def _found(tasks: list[str]) -> tuple[list[str], Any]:

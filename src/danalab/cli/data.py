@@ -200,13 +200,13 @@ def validate(flags: ValidateFlags) -> Answer:
     from danalab.data.arrays import has_splits
     from danalab.data.validation import validate as validate_data
     from danalab.files import write_json
-    from danalab.train.advice import advise
+    from danalab.train.advice import advice_text, advise
 
     result = validate_data(
         flags.path, flags.vocab_size, flags.seq_len, allow_duplicates=flags.allow_duplicates
     )
     advice = advise(result, divided=has_splits(flags.path)) if result.valid and result.total_tokens else None
-    facts = {**result.as_dict(), "recommendations": advice.as_dict() if advice else None}
+    facts = {**result.as_dict(), "recommendations": advice}
     place = (flags.path if flags.path.is_dir() else flags.path.parent) / "validation_results.json"
     try:
         write_json(place, facts)
@@ -214,7 +214,7 @@ def validate(flags: ValidateFlags) -> Answer:
     except OSError as error:  # as on a disk that is read-only
         print(f"results not written: {place}: {error.strerror}", file=sys.stderr)
     lines = [*(f"✗ {finding}" for finding in result.errors), *(f"! {finding}" for finding in result.warnings)]
-    lines += [result.as_text()] if advice is None else [result.as_text(), advice.as_text()]
+    lines += [result.as_text()] if advice is None else [result.as_text(), advice_text(advice)]
     return Answer(facts, lines, 0 if result.valid else 1)
 
 

@@ -1,7 +1,8 @@
 """`danalab export` and `import`: models in Hugging Face format."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from danalab.train.config.flags import Answer, Dtype, JsonFlags, Positional, setting
 
@@ -25,13 +26,17 @@ def export_model(flags: ExportFlags) -> Answer:
     log_to_stderr()
     template = template_of(flags.run)
     done = export_run(flags.run, flags.out, step=flags.step, dtype=flags.dtype, chat_template=template)
-    trust = " with trust_remote_code=True" if done.remote_code else ""
+    trust = " with trust_remote_code=True" if done["remote_code"] else ""
     lines = [
-        f"{done.arch} of {done.params:,} parameters, step {done.step}, tokenizer {done.tokenizer or 'none'}",
+        f"{_about(done)}, step {done['step']}",
         *([TOOL] if template is not None else []),
-        f"in {done.folder}: AutoModelForCausalLM.from_pretrained loads it{trust}",
+        f"in {done['folder']}: AutoModelForCausalLM.from_pretrained loads it{trust}",
     ]
-    return Answer({**asdict(done), "folder": str(done.folder)}, lines)
+    return Answer(done, lines)
+
+
+def _about(done: dict[str, Any]) -> str:
+    return f"{done['arch']} of {done['params']:,} parameters, tokenizer {done['tokenizer'] or 'none'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +54,7 @@ def import_model(flags: ImportFlags) -> Answer:
 
     log_to_stderr()
     done = import_folder(flags.source, flags.out)
-    about = f"{done.arch} of {done.params:,} parameters, tokenizer {done.tokenizer or 'none'}"
-    return Answer({**asdict(done), "folder": str(done.folder)}, [f"{about}; run in {done.folder}"])
+    return Answer(done, [f"{_about(done)}; run in {done['folder']}"])
 
 
 VERBS = {"export": (ExportFlags, export_model), "import": (ImportFlags, import_model)}

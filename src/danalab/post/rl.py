@@ -120,7 +120,7 @@ def _stage(
 def _reference(start: Path | None, chat: ChatFormat, device: torch.device) -> nn.Module:
     """The model that the run started from, for the KL penalty: its copy, since the base run may have gone on."""
     assert start is not None
-    checkpoint = next(RunFolder(start).store.usable(lambda bad: None))
+    checkpoint = RunFolder(start).store.newest()
     model = build_model(ModelConfig.from_dict(read_meta(checkpoint)["model"]), device=device)
     tensors.read(checkpoint, model)
     model.document_token = chat.bos

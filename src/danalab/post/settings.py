@@ -81,7 +81,6 @@ class SftFlags(StageFlags, ConversationSettings):
         "Length of a row [tokens]; default and limit: the run's context, which the model keeps.",
         main=True,
     )
-    init_optimizer: bool = setting(False, "Also take over the optimizer's moments and step counts.")
     run_dir: Auto[Path] = setting(
         None,
         "The run folder; default RUN-sft or RUN-mid, beside the run.",

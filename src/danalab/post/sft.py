@@ -175,7 +175,7 @@ def prepare_start(config: TrainConfig) -> None:
     folder, base = RunFolder(config.run_dir), open_run(Path(config.tokenizer).parent)
     if folder.store.steps():
         return
-    checkpoint, target, record = base.newest_checkpoint(), folder.path / COPY, folder.path / START
+    checkpoint, target, record = base.folder.store.newest(), folder.path / COPY, folder.path / START
     start = {
         "run": os.path.relpath(base.path, folder.path),
         "checkpoint": checkpoint.name,

@@ -296,7 +296,6 @@ def build_trainer(
         folder.store,
         keep_last=spec.keep_last,
         keep_every=spec.keep_every,
-        keep_steps=spec.keep_steps,
         asynchronous=spec.async_checkpoint,
         world=world,
         local_folder=local_folder(spec.local_ckpt_dir, folder.path, rank=world.rank),
@@ -326,7 +325,6 @@ def build_trainer(
 
 CALLBACKS = [
     (None, "danalab.train.callbacks.console:SpikeMonitor"),
-    ("log_dynamics", "danalab.train.statistics:Dynamics"),
     ("collect_tau_stats", "danalab.train.statistics:TauStatistics"),
     ("tensorboard", "danalab.train.trackers:TensorBoardMirror"),
     ("wandb", "danalab.train.trackers:WandbMirror"),

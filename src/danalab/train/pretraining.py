@@ -15,7 +15,7 @@ from danalab.data.vocabulary import Vocabulary
 from danalab.train.config.train_config import FIXED_BATCH, TrainConfig
 from danalab.train.evaluation import ValidationLoss
 from danalab.train.parallel.world import World
-from danalab.train.run.folder import RunFolder, keep_tokenizer, starts_from
+from danalab.train.run.folder import RunFolder, keep_tokenizer
 from danalab.train.stage import BatchSource, Consumption, Stage, StageKind
 from danalab.train.step.loss import CrossEntropy, RouterBalance, TrainingBatch
 
@@ -60,7 +60,7 @@ def pretraining(
     val.check_vocab(spec.model.vocab_size)
     validation = ValidationLoss(
         val.sequential(spec.seq_len),
-        keep_tokenizer(val, folder, world, starts_from(spec)),
+        keep_tokenizer(val, folder, world),
         batch_size=spec.batch_size,
         n_fixed=(spec.eval_batches or 0) * FIXED_BATCH,
         n_final=(spec.final_eval_batches or 0) * FIXED_BATCH,

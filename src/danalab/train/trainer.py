@@ -35,6 +35,8 @@ from danalab.train.system.device import explain_errors, random_state, restore_ra
 from danalab.train.system.signals import StopRequest
 
 log = logging.getLogger(__name__)
+GC_INTERVAL = 1000
+"""Steps between Python's garbage collections."""
 
 
 class OptimizerDriver:
@@ -155,8 +157,7 @@ class Trainer:
         self.driver.train()
         batches = self.batches.iterate(self.step)
         with self.stop:
-            if self.spec.gc_interval:
-                gc.disable()  # ranks that collect at different times would delay each other
+            gc.disable()  # ranks that collect at different times would delay each other
             try:
                 self._start_callbacks()
                 self._finish_pending_row()
@@ -174,8 +175,7 @@ class Trainer:
                         self._record(result)
                     if self.spec.is_saved(self.step):
                         self.time.interval["save_wait"] += self.save()
-                    self.saver.poll()
-                    if self.spec.gc_interval and self.step % self.spec.gc_interval == 0:
+                    if self.step % GC_INTERVAL == 0:
                         gc.collect()
                 return self._end(status)
             except NonFiniteError as error:
@@ -206,13 +206,9 @@ class Trainer:
             if logged:
                 self._before = [p.detach().clone() for p in self.driver.parameters]
             if made:
-                for callback in self.callbacks:
-                    callback.before_update(number)
                 self.driver.optimizer.step()
                 if self.average is not None:
                     self.average.update()
-            for callback in self.callbacks:
-                (callback.after_update if made else callback.on_skip)(number)
         self.driver.optimizer.zero_grad()
         self._last = result
         self.step += 1
@@ -235,16 +231,6 @@ class Trainer:
             return "finished"
         if self._is_stopped():
             return "interrupted"
-        if self.spec.patience and self.logbook.since_best >= self.spec.patience:
-            if self.world.is_main:
-                best = self.logbook.best_step
-                log.info(
-                    "step %d: %d evaluations without a better one than that of step %d: the run ends",
-                    self.step,
-                    self.logbook.since_best,
-                    best,
-                )
-            return "finished"
         limit = self.spec.iterations_to_run
         return "stopped" if limit is not None and self.step - self._first_step >= limit else None
 
@@ -268,8 +254,6 @@ class Trainer:
         row = self.logbook.row(self.step, result, moved, self.guard.skipped)
         rate = {"lr": self.spec.lr * self._factor}
         row |= self.stage.loss.scalars() | rate | self.driver.scalars() | self.strategy.scalars()
-        for callback in self.callbacks:
-            row |= callback.metrics(self.step)
         self.logbook.pending = row
         if self.spec.is_evaluated(self.step):
             self._finish_pending_row()
@@ -281,7 +265,7 @@ class Trainer:
         if self.logbook.pending is not None and self._evaluate(final=False):
             is_best = self.logbook.is_best()
             self.logbook.write_pending()
-            if is_best and (self.spec.keep_best or self.spec.patience):
+            if is_best and self.spec.keep_best:
                 self.time.interval["save_wait"] += self.save(best=True)
 
     def _evaluate(self, *, final: bool) -> bool:
@@ -323,19 +307,13 @@ class Trainer:
             if self.average is not None:
                 state["average"], meta["average"] = self.average.stored(), self.average.state_dict()
             return self.saver.save(
-                self.step, self.strategy.stored(state), meta, before=self._sync_rows, best=best, wait=wait
+                self.step, self.strategy.stored(state), meta, before=self.logbook.sync, best=best, wait=wait
             )
 
     def _add_loss(self) -> None:
         """Note the loss of the last step, which may have no row, for the summary."""
         if self._last is not None:
             self.logbook.add_loss(float(self._last.loss))
-
-    def _sync_rows(self) -> None:
-        """Rows up to a checkpoint are durable before it is committed: a resumed run writes only later ones."""
-        self.logbook.sync()
-        for callback in self.callbacks:
-            callback.sync()
 
     def _meta(self) -> dict[str, Any]:
         return {

@@ -139,12 +139,6 @@ def test_other_optimizers_train_it(tuned, opt):
     assert run_training(tuned(opt=opt, iterations=3)).status == "finished"
 
 
-def test_the_optimizer_s_clock_is_new_or_carried_over(tuned, tmp_path):
-    assert open_run(train(tuned(iterations=3))).metrics()[-1]["optim/t"] == 3
-    carried = tuned(iterations=3, init_optimizer=True, run_dir=tmp_path / "carried")
-    assert open_run(train(carried)).metrics()[-1]["optim/t"] == 8
-
-
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("size", "grows"), [(280, False), (324, True)])
 def test_a_base_run_without_special_tokens_is_extended(size, grows, tmp_path, chats, caplog):

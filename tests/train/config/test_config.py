@@ -156,11 +156,6 @@ def test_a_bound_of_an_independent_decay_acts(opt):
     torch.testing.assert_close(after_step(100.0) - after_step(20.0), -0.08 * weight)
 
 
-def test_a_bound_without_weight_decay_is_refused():
-    with pytest.raises(UserError, match=r"--decay-bound 3: .* no weight decay"):
-        settings_of(opt="torch.optim:Rprop", decay_bound=3)
-
-
 def test_a_run_has_a_number_format_a_compiler_and_a_backend():
     cpu, gpu = (resolve(TrainConfig(heads=4), Words(), device_type=kind) for kind in ("cpu", "cuda"))
     assert (cpu.dtype, cpu.compile, cpu.distributed_backend) == ("float32", False, "single")
@@ -191,13 +186,6 @@ def test_the_default_rate_falls_with_the_batch_where_the_law_is_too_high(opt: st
     law = resolve(TrainConfig(**size, batch_size=8, lr_multiplier=1.0), Words())
     assert small.lr == pytest.approx(factor * law.lr)
     assert ("for 1,024 tokens a step, times 0.25" in small.lr_source) == (factor < 1)
-
-
-def test_flags_of_a_tracker_that_is_off_are_told_of():
-    given = {"heads": 4, "wandb_mode": "offline", "wandb_group": "sizes"}
-    told = "--wandb-group, --wandb-mode without --wandb"
-    assert told in " ".join(resolve(TrainConfig(**given), Words()).notes)
-    assert told not in " ".join(resolve(TrainConfig(**given, wandb=True), Words()).notes)
 
 
 def test_configuration_needs_no_torch():

@@ -51,7 +51,7 @@ def test_a_value_that_would_change_the_result_is_refused():
 
 
 def test_all_unknown_flags_are_named_at_once():
-    with pytest.raises(UserError, match=r"unknown flags --liger_loss .*, --full_eval_at .*--help-all"):
+    with pytest.raises(UserError, match=r"unknown flags --liger-loss .*, --full-eval-at .*--help-all"):
         config("--liger_loss --full_eval_at 3 --heads 3")
 
 

@@ -74,11 +74,7 @@ def test_the_first_host_of_a_compressed_list(nodes, host):
     assert first_host(nodes) == host
 
 
-def test_broken_variables_are_named():
-    with pytest.raises(UserError, match="WORLD_SIZE='many'"):
-        find_place({**TORCHRUN, "WORLD_SIZE": "many"})
-    with pytest.raises(UserError, match="SLURM_LOCALID"):
-        find_place({name: value for name, value in SRUN.items() if name != "SLURM_LOCALID"})
+def test_a_broken_list_of_nodes_is_named():
     with pytest.raises(UserError, match="SLURM_STEP_NODELIST"):
         first_host("")
 
@@ -134,4 +130,3 @@ def test_a_world_of_one_needs_nobody():
     assert world.sums([1.5]) == [1.5]
     assert world.compute_on_rank0(lambda: 3) == 3
     world.set_collective_timeout(1.0)
-    world.close()

@@ -73,17 +73,6 @@ def test_nothing_to_start_from_is_refused(tiny, tmp_path):
         start(tiny, tmp_path, tmp_path / "nowhere")
 
 
-def test_init_optimizer_also_takes_the_moments_and_step_counts(tiny, tmp_path, origin):
-    outcome = start(tiny, tmp_path, origin, init_optimizer=True)
-    rows = open_run(outcome.folder).metrics()
-    assert [row["step"] for row in rows] == [1, 2]
-    assert rows[-1]["optim/t"] == 12
-    assert rows[-1]["lr"] == pytest.approx(1e-30, rel=1)
-    export_run(origin, tmp_path / "export")
-    with pytest.raises(UserError, match=r"--init-optimizer: .*export is a model in Hugging Face format"):
-        start(tiny, tmp_path, tmp_path / "export", init_optimizer=True, run_dir=tmp_path / "second")
-
-
 def test_a_model_keeps_its_context_where_it_trains_on_shorter_rows(tiny, tmp_path, origin):
     with pytest.raises(UserError, match=r"has shape \[16, 32\], here"):  # gpt has a vector for each position
         start(tiny, tmp_path, origin, seq_len=8)

@@ -1,6 +1,5 @@
 """Base of callbacks: mirrors of the metrics, monitors, statistics, profiles, samples.
 
-Order of the calls in a step: `before_update`, `after_update` (or `on_skip`), `metrics`, `on_evaluated`, `on_row`.
 A callback changes nothing of the run. Its `state_dict` is part of checkpoints.
 """
 
@@ -53,22 +52,6 @@ class Callback:
     def on_start(self, step: int) -> None:
         """Training starts or resumes from the state after `step` steps."""
 
-    def before_update(self, step: int) -> None:
-        """Step `step` has its gradients (clipped) and will be made; the weights are still the old ones.
-
-        `self.context.spec.is_logged(step)`: the step gets a row.
-        """
-
-    def after_update(self, step: int) -> None:
-        """The update of step `step` was made."""
-
-    def on_skip(self, step: int) -> None:
-        """The update of step `step` was not made: its loss or gradient is not finite, or its batch has no target."""
-
-    def metrics(self, step: int) -> dict[str, float]:
-        """Further entries for the row of a logged step."""
-        return {}
-
     def on_evaluated(self, step: int) -> None:
         """The model was evaluated after `step` steps."""
 
@@ -77,9 +60,6 @@ class Callback:
 
     def on_end(self, summary: dict[str, Any]) -> None:
         """The run ended or was stopped; entries may be added to the summary."""
-
-    def sync(self) -> None:
-        """Make written data durable before a checkpoint is committed (OSError: it cannot be). From another thread."""
 
     def close(self) -> None:
         """Release files and connections; called however training ends."""

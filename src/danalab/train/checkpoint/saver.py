@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
@@ -38,7 +38,7 @@ Writer = Callable[[Mapping[str, Any], Path], None]
 class Saver:
     """Writes a run's checkpoints, one at a time and at the same steps on all ranks, by way of `local_folder`.
 
-    Kept are the `keep_last` newest, multiples of `keep_every`, and `keep_steps`.
+    Kept are the `keep_last` newest, and multiples of `keep_every`.
     """
 
     def __init__(
@@ -47,7 +47,6 @@ class Saver:
         *,
         keep_last: int = 2,
         keep_every: int = 0,
-        keep_steps: Container[int] = (),
         asynchronous: bool = True,
         world: World = World(),  # noqa: B008 - frozen
         local_folder: Path | None = None,
@@ -56,7 +55,7 @@ class Saver:
         self.store = store
         self.committed: int | None = None
         """Newest step that this process knows to be committed."""
-        self._keep_last, self._keep_every, self._keep_steps = keep_last, keep_every, keep_steps
+        self._keep_last, self._keep_every = keep_last, keep_every
         self._asynchronous = asynchronous
         # Collectives of the thread must not mix with those of training: it has its own group.
         self._world = replace(world, control=world.background)
@@ -70,7 +69,6 @@ class Saver:
         # The last job is kept: ranks see its end at different steps, and must act alike when they save or end.
         self._job: Future[None] | None = None
         self._step: int | None = None
-        self._is_reported = False
 
     def save(
         self,
@@ -95,7 +93,7 @@ class Saver:
             self._finish()
             copied = self._copied(state)
             gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-            self._step, self._is_reported = step, False
+            self._step = step
             blocked = time.perf_counter() - start
             self._job = self._pool.submit(self._run, step, copied, meta, before, best, blocked, gpu)
         elif best and step == self.committed and self._world.is_main:
@@ -106,15 +104,6 @@ class Saver:
             self._finish()
         return time.perf_counter() - start
 
-    def poll(self) -> None:
-        """Report a failed background save. Call once per step; costs nothing."""
-        if self._job is not None and self._job.done() and not self._is_reported:
-            self._is_reported = True
-            if (error := self._job.exception()) is not None:
-                self._warn(
-                    f"{self._complaint(self._step, error)}; training continues without this checkpoint"
-                )
-
     def drain(self) -> None:
         """Wait until the last save is committed; a UserError that names the last good checkpoint if it failed."""
         job, step, self._job, self._step = self._job, self._step, None, None
@@ -124,7 +113,6 @@ class Saver:
     def _finish(self) -> None:
         if self._job is not None:
             wait([self._job])
-            self.poll()
 
     def _copied(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """`state` in host memory, sharded as it is."""
@@ -168,16 +156,18 @@ class Saver:
                 self.store.write(step, meta, partial(self._write, state), self._world)
                 break
             except OSError as error:
+                if self._world.is_main:
+                    what = "training continues without this checkpoint" if last else "trying again"
+                    log.warning("%s; %s", self._complaint(step, error), what)
                 if last:
                     raise
-                self._warn(f"{self._complaint(step, error)}; trying again")
         self.committed = step
         if self._world.is_main:
             seconds = time.perf_counter() - start
             log.info("checkpoint of step %d: %.2f s, training waited %.3f s", step, seconds, blocked)
             if best:
                 self.store.name_best(step)
-            self.store.prune(step, self._keep_last, self._keep_every, self._keep_steps)
+            self.store.prune(step, self._keep_last, self._keep_every)
 
     def _write(self, state: Mapping[str, Any], target: Path) -> None:
         """Write this rank's files into `target`, by way of the local disk while that can be used. Collective."""
@@ -196,10 +186,6 @@ class Saver:
             finally:
                 shutil.rmtree(staged, ignore_errors=True)
         self._writer(state, target)
-
-    def _warn(self, text: str) -> None:
-        if self._world.is_main:
-            log.warning("%s", text)
 
     def _complaint(self, step: int | None, error: BaseException) -> str:
         good = "none" if self.committed is None else self.store.path(self.committed)
@@ -244,12 +230,8 @@ def local_folder(given: Path | None, run: Path, rank: int) -> Path | None:
 def copy_files(source: Path, target: Path) -> None:
     """Copy every file of `source` into `target`; OSError: `target` cannot be written, or a copy differs."""
     for file in sorted(source.iterdir()):
-        copy, sent = target / file.name, hashlib.sha256()
-        with naming(copy), open(file, "rb") as incoming, open(copy, "wb") as outgoing:
-            while block := incoming.read(1 << 22):
-                sent.update(block)
-                outgoing.write(block)
-            outgoing.flush()
-            os.fsync(outgoing.fileno())
-        if sha256(copy) != sent.hexdigest():
+        copy = target / file.name
+        with naming(copy):
+            shutil.copyfile(file, copy)
+        if sha256(copy) != sha256(file):
             raise OSError(errno.EIO, f"the copy differs from {file}", str(copy))

@@ -18,8 +18,7 @@ import logging
 import os
 import re
 import shutil
-import tempfile
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,18 +32,12 @@ META, MANIFEST, COMMIT = "meta.json", "manifest.json", "COMMIT"
 _STEP = re.compile(r"step-(\d{8,})")
 
 
-class DamagedCheckpointError(UserError):
-    """A checkpoint differs from what was written; the message says where."""
-
-
 class CheckpointStore:
     """The checkpoints of one run folder."""
 
     def __init__(self, folder: str | os.PathLike[str]):
         """`folder`: `checkpoints/` of the run folder; created at the first write."""
         self.folder = Path(folder)
-        self.damaged: set[int] = set()
-        """Steps whose checkpoints this process found damaged."""
 
     def path(self, step: int) -> Path:
         """Folder of the checkpoint of a step, whether it exists or not."""
@@ -55,16 +48,6 @@ class CheckpointStore:
         return sorted(step for step, path in self._folders() if (path / COMMIT).is_file())
 
     # ---- writing ----
-
-    def require_writable(self) -> None:
-        """Check that checkpoints can be written here; UserError if not."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.folder):
-                pass
-        except OSError as error:
-            reason = error.strerror or error
-            raise UserError(f"{self.folder}: checkpoints cannot be written here: {reason}") from error
 
     def write(
         self,
@@ -99,7 +82,6 @@ class CheckpointStore:
                 world, lambda: _entries(target, sorted(target.glob(f"__{world.rank}_*")))
             )
             run_on_all_ranks(world, finish)
-            self.damaged.discard(step)
         except BaseException:
             if world.is_main and not (target / COMMIT).exists():
                 shutil.rmtree(target, ignore_errors=True)
@@ -115,26 +97,22 @@ class CheckpointStore:
         fsync_path(target)
         shutil.rmtree(target)
 
-    def prune(self, newest: int, keep_last: int, keep_every: int = 0, keep: Container[int] = ()) -> list[int]:
-        """Delete the checkpoints up to `newest` (committed) that retention does not keep; returns the deleted steps.
+    def prune(self, newest: int, keep_last: int, keep_every: int = 0) -> None:
+        """Delete the checkpoints up to `newest` (committed) that retention does not keep.
 
-        Kept are the `keep_last` newest that are not known to be damaged, multiples of `keep_every`, steps in `keep`,
-        and named ones. Steps after `newest` are damaged checkpoints that were passed over: they do not count and are
-        not deleted, and training will replace them. A checkpoint that cannot be deleted is reported and kept.
+        Kept are the `keep_last` newest, multiples of `keep_every`, and named ones. Steps after `newest` are damaged
+        checkpoints that were passed over: they do not count and are not deleted, and training will replace them. A
+        checkpoint that cannot be deleted is reported and kept.
         """
         steps = [step for step in self.steps() if step <= newest]
-        last = [step for step in steps if step not in self.damaged][-keep_last:]
         named = set(self.names().values())
-        gone = []
-        for step in steps:
-            if step in last or (keep_every and step % keep_every == 0) or step in keep or step in named:
+        for step in steps[:-keep_last]:
+            if (keep_every and step % keep_every == 0) or step in named:
                 continue
             try:
                 self.remove(step)
-                gone.append(step)
             except OSError as error:
                 log.warning("old checkpoint %s could not be deleted: %s", self.path(step), error)
-        return gone
 
     def name_best(self, step: int) -> None:
         """Link `best` to the checkpoint, which keeps it; where links cannot be made, a warning."""
@@ -157,27 +135,27 @@ class CheckpointStore:
         return steps
 
     def clean(self) -> None:
-        """Delete what killed processes left: folders without COMMIT, temporary files. Only while the run is locked."""
+        """Delete what killed processes left: folders without COMMIT. Only while the run is locked."""
         for _, path in list(self._folders()):
             if not (path / COMMIT).is_file():
                 log.warning("removing %s: it was never committed", path)
                 shutil.rmtree(path, ignore_errors=True)
-            else:
-                for left in path.glob(".*.*"):
-                    if left.name.startswith((f".{COMMIT}.", f".{MANIFEST}.", f".{META}.")):
-                        left.unlink(missing_ok=True)
 
     # ---- reading ----
 
-    def usable(self, report: Callable[[str], None]) -> Iterator[Path]:
-        """Valid checkpoints, newest first; `report` is told which others there are, and why they cannot be used."""
+    def newest(self) -> Path:
+        """The newest checkpoint that verifies; those passed over are logged. UserError: there is none."""
+        passed = []
         for step, path in sorted(self._folders(), reverse=True):
             reason = why_unusable(path)
             if reason is None:
-                yield self.path(step)
-            else:
-                self.damaged.add(step)
-                report(f"{path}: {reason}")
+                return self.path(step)
+            passed.append(f"{path}: {reason}")
+            log.warning("passed over %s", passed[-1])
+        raise UserError(
+            f"{self.folder}: no checkpoint can be used ({'; '.join(passed) or 'there is none'}); to start again, move "
+            "the run folder away or take another --run-dir"
+        )
 
     def _folders(self) -> Iterator[tuple[int, Path]]:
         if not self.folder.is_dir():
@@ -207,36 +185,23 @@ def _entries(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
 
 
 def why_unusable(folder: Path) -> str | None:
-    """Why a checkpoint must not be read; None if it is committed and verifies."""
+    """Why a checkpoint must not be read; None if it is committed and verifies against its manifest."""
     try:
-        verify(folder)
-    except UserError as error:
-        return str(error).removeprefix(f"{folder}: ")
+        if (folder / COMMIT).read_text(encoding="utf-8").strip() != sha256(folder / MANIFEST):
+            return f"{MANIFEST} is not the one that was committed"
+        for name, entry in read_json(folder / MANIFEST)["files"].items():
+            if sha256(folder / name) != entry["sha256"]:
+                return f"{name} is damaged: its SHA-256 differs from the manifest"
+    except (OSError, ValueError) as error:  # without COMMIT its writing was never completed
+        return str(error)
     return None
 
 
 def verify(folder: Path) -> None:
-    """Check a checkpoint against its manifest, and that against COMMIT; DamagedCheckpointError names what differs."""
-    try:
-        if not (folder / COMMIT).is_file():
-            raise DamagedCheckpointError(f"{folder}: no COMMIT file, so its writing was never completed")
-        if (folder / COMMIT).read_text(encoding="utf-8").strip() != sha256(folder / MANIFEST):
-            raise DamagedCheckpointError(f"{folder}: {MANIFEST} is not the one that was committed")
-        files = read_json(folder / MANIFEST)["files"]  # as it was committed
-        for name, entry in files.items():
-            size = (folder / name).stat().st_size
-            if size != entry["bytes"]:
-                raise DamagedCheckpointError(
-                    f"{folder}: {name} has {size} bytes, {entry['bytes']} were written"
-                )
-            if sha256(folder / name) != entry["sha256"]:
-                raise DamagedCheckpointError(
-                    f"{folder}: {name} is damaged: its SHA-256 differs from the manifest"
-                )
-    except DamagedCheckpointError:
-        raise
-    except (OSError, ValueError) as error:
-        raise DamagedCheckpointError(f"{folder}: {error}") from error
+    """UserError: a checkpoint is not committed, or differs from what was written."""
+    reason = why_unusable(folder)
+    if reason is not None:
+        raise UserError(f"{folder}: {reason}")
 
 
 def read_meta(folder: Path) -> dict[str, Any]:

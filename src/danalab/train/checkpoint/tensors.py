@@ -28,7 +28,6 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from danalab.errors import UserError
 from danalab.files import naming
 from danalab.optim.tensor_shard import SavedTensor
-from danalab.train.checkpoint.store import DamagedCheckpointError
 from danalab.train.parallel.world import World
 
 MODEL, OPTIM = "model.", "optim."
@@ -112,36 +111,28 @@ def read(
     """Load a verified checkpoint in place, the optimizer first (None: the model only). Each rank reads what it holds.
 
     `keep_settings` leaves the hyper-parameters of the groups as they are; the weights are those with `prefix`.
-    DamagedCheckpointError: tensors that cannot be read, or do not belong to this model and optimizer.
+    UserError: tensors that cannot be read, or do not belong to this model and optimizer.
     """
-    try:
-        metadata = FileSystemReader(folder).read_metadata()
-        # The model's own tensors are the target, sharded or not.
-        target = {prefix + name: value.detach() for name, value in model.state_dict().items()}
-        _require_same_model(folder, metadata.state_dict_metadata, target, prefix)
-        if optimizer is not None:
-            read_optimizer(folder, model, optimizer, keep_settings)
-        _load(target, folder)
-    except DamagedCheckpointError:
-        raise
-    except UserError as error:  # raised by the optimizer for state that is not its own
-        raise DamagedCheckpointError(f"{folder}: does not fit: {error}") from error
-    except CheckpointException as error:
-        raise DamagedCheckpointError(f"{folder}: its tensors cannot be read: {_cause(error)}") from error
-    except Exception as error:  # a damaged file can fail with anything
-        raise DamagedCheckpointError(f"{folder}: cannot be read: {type(error).__name__}: {error}") from error
+    # The model's own tensors are the target, sharded or not.
+    target = {prefix + name: value.detach() for name, value in model.state_dict().items()}
+    foreign = sorted(name for name in names_in(folder) if name.startswith(prefix) and name not in target)
+    if foreign:
+        raise UserError(f"{folder}: has a tensor '{foreign[0]}'; it is a checkpoint of another model")
+    if optimizer is not None:
+        read_optimizer(folder, model, optimizer, keep_settings)
+    read_named(folder, target)
 
 
 def read_named(folder: Path, target: Mapping[str, Tensor]) -> None:
-    """Load tensors of a verified checkpoint in place, by name; DamagedCheckpointError: one is missing or unreadable."""
-    try:
-        stored = FileSystemReader(folder).read_metadata().state_dict_metadata
-        for name in target:
-            if name not in stored:
-                raise DamagedCheckpointError(f"{folder}: has no tensor '{name}'")
-        _load(target, folder)
-    except CheckpointException as error:
-        raise DamagedCheckpointError(f"{folder}: its tensors cannot be read: {_cause(error)}") from error
+    """Load tensors of a verified checkpoint in place, by name; UserError: one is missing or unreadable."""
+    stored = FileSystemReader(folder).read_metadata().state_dict_metadata
+    for name, tensor in target.items():
+        if name not in stored:
+            raise UserError(f"{folder}: has no tensor '{name}'; it is a checkpoint of another model")
+        size = list(getattr(stored[name], "size", ()))
+        if size != list(tensor.shape):
+            raise UserError(f"{folder}: {name} has shape {size}, here {list(tensor.shape)}")
+    _load(target, folder)
 
 
 def names_in(folder: Path) -> set[str]:
@@ -178,7 +169,7 @@ def read_optimizer(
     state: dict[str, Any] = unflatten(_load(target, folder), paths)
     ours = [[names.pop(0) for _ in group["params"]] for group in groups]
     if [group["params"] for group in state["param_groups"]] != ours:
-        raise DamagedCheckpointError(f"{folder}: its optimizer has other parameters or groups than this one")
+        raise UserError(f"{folder}: its optimizer has other parameters or groups than this one")
     state["state"] = {place[name]: value for name, value in state.get("state", {}).items()}
     counted = {"params", "train_mode", "weight_sum", "lr_max", "step", "d", "d_max"}  # not settings
     for group, restored in zip(groups, state["param_groups"], strict=True):
@@ -192,34 +183,14 @@ def _without(group: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key not in names}
 
 
-def _require_same_model(
-    folder: Path, stored: Mapping[str, Any], target: Mapping[str, Tensor], prefix: str
-) -> None:
-    """DamagedCheckpointError unless a model's stored tensors are those of `target`, by name and shape."""
-    for name, tensor in target.items():
-        entry = stored.get(name)
-        if entry is None:
-            why = (
-                "it is a checkpoint of another model" if prefix == MODEL else "the run keeps no such weights"
-            )
-            raise DamagedCheckpointError(f"{folder}: has no tensor '{name}'; {why}")
-        if tuple(entry.size) != tuple(tensor.shape):
-            raise DamagedCheckpointError(
-                f"{folder}: {name} has shape {list(entry.size)}, here {list(tensor.shape)}"
-            )
-    foreign = [name for name in stored if name.startswith(prefix) and name not in target]
-    if foreign:
-        raise DamagedCheckpointError(
-            f"{folder}: has {len(foreign)} tensors that this model does not have ('{foreign[0]}' first); "
-            "it is a checkpoint of another model"
-        )
-
-
 def _load(target: Mapping[str, SavedTensor | None], folder: Path) -> dict[str, Any]:
     """Read into the tensors of `target`; returns it, with the plain values where it has None."""
     planner = _LoadPlanner(flatten_state_dict=False)
-    with _quietly():
-        dcp.load(dict(target), storage_reader=FileSystemReader(folder), planner=planner, no_dist=True)
+    try:
+        with _quietly():
+            dcp.load(dict(target), storage_reader=FileSystemReader(folder), planner=planner, no_dist=True)
+    except CheckpointException as error:
+        raise UserError(f"{folder}: its tensors cannot be read: {_cause(error)}") from error
     return planner.state_dict
 
 

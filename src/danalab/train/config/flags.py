@@ -10,7 +10,7 @@ import inspect
 import math
 import re
 import typing
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from annotated_types import Ge, Gt, Lt
 
 from danalab.errors import UserError, nearest
-from danalab.files import expand_home, read_yaml, require_unique, to_yaml
+from danalab.files import expand_home, read_yaml, to_yaml
 from danalab.train.config import original
 
 Kind = Literal["run", "input", "data", "execution", "job"]
@@ -210,86 +210,111 @@ def expand_paths(value: str, hint: Any) -> str:
     return ",".join(map(expand_home, value.split(","))) if "'path'" in str(hint) else value
 
 
-# ---- the options of a data class ----
-
-_BOOLEANS = {"true", "1", "yes", "on", "false", "0", "no", "off"}
+# ---- the flags of a data class ----
 
 
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """One flag."""
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are UserErrors."""
 
-    name: str
-    """Name of the field."""
-    flag: str
-    metavar: str
-    help: str
-    section: str
-    """Heading in `--help-all`."""
-    is_switch: bool
-    alone: str
-    """Its value where none is given; empty: it needs one."""
-    is_mapping: bool
-    """Whether its values are NAME=VALUE."""
-    many: bool
-    """Whether it takes several values."""
-    positional: bool
-    shown: bool
-    """Whether `--help` lists it; `--help-all` lists all."""
-    aliases: tuple[str, ...]
+    switches: frozenset[str] = frozenset()
+    """Flags that take no value, or true or false as a word of its own."""
+
+    def error(self, message: str) -> NoReturn:
+        message = re.sub(r"^argument ([^\s/]+)\S*: expected .*", r"\1 needs a value", message)
+        raise UserError(f"{message}; see {self.prog} --help")
 
 
-def options_of(flags_type: type) -> list[Option]:
-    """The flags of `flags_type` in the order of its help: arguments, its own flags, those of its bases, sections.
+def _parser(flags_type: type, prog: str, description: str = "", *, everything: bool = False) -> _Parser:
+    """The parser of `flags_type`; its help lists all flags by section, with `everything`, else the main ones.
 
-    `--help` lists those of its attribute `main`, else those of no section and those of sections that are marked so.
+    These are those of its attribute `main`, else those of no section and those of sections that are marked so.
     """
-    options, main = [], getattr(flags_type, "main", ())
+    parser = _Parser(
+        prog,
+        add_help=False,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        description=description,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110),
+    )
+    parser._negative_number_matcher = re.compile(r"-\.?\d")  # -1e-3 is a value
+    parser.add_argument("--config", help=argparse.SUPPRESS)
+    groups: dict[str, Any] = {}
+    arguments, hidden, main = [], 0, getattr(flags_type, "main", ())
     classes = [base for base in flags_type.__mro__ if dataclasses.is_dataclass(base)]
-    for field in dataclasses.fields(flags_type):
-        if not field.init or field.metadata.get("hidden"):
-            continue
-        hint = field_types(flags_type)[field.name]
-        types = leaf_types(hint)
+    hints = field_types(flags_type)
+    fields = [field for field in dataclasses.fields(flags_type) if field.name in hints]
+
+    def place(field: dataclasses.Field[Any]) -> tuple[bool, int]:
+        """Arguments, settings of the class, those of its bases; sections in the order of their fields."""
+        owner = next(i for i, base in enumerate(classes) if field.name in inspect.get_annotations(base))
+        in_section = owner and getattr(classes[owner], "title", "")
+        return not is_positional(hints[field.name]), len(classes) if in_section else owner
+
+    for field in sorted(fields, key=place):
         declared = [base for base in classes if field.name in inspect.get_annotations(base)]
-        section = "" if declared[0] is flags_type else getattr(declared[0], "title", "")
         said = [base.__dataclass_fields__[field.name].metadata for base in declared]
-        option = Option(
-            name=field.name,
-            flag=flag(field.name),
-            metavar=_metavar(hint, types),
-            help=_with_default(next((each["help"] for each in said if each.get("help")), ""), field.default),
-            section=section,
-            is_switch=types <= {bool, type(None)},
-            alone=field.metadata.get("alone", ""),
-            is_mapping=dict in types,
-            many="tuple[" in str(hint) or dict in types,
-            positional="positional" in getattr(hint, "__metadata__", ()),
-            shown=field.name in main if main else field.metadata.get("main", False) or not section,
-            aliases=tuple(flag(alias) for each in said for alias in each.get("aliases", ())),
-        )
-        place = (not option.positional, bool(section), 0 if section else classes.index(declared[0]))
-        options.append((place, option))
-    return [option for _, option in sorted(options, key=lambda pair: pair[0])]
+        section = "" if declared[0] is flags_type else getattr(declared[0], "title", "")
+        is_main = field.name in main if main else field.metadata.get("main", False) or not section
+        title = section if everything and section else "flags"
+        group = groups.get(title) or groups.setdefault(title, parser.add_argument_group(title))
+        help = _with_default(next((each["help"] for each in said if each.get("help")), ""), field.default)
+        help = help.replace("%", "%%") if everything or is_main else argparse.SUPPRESS
+        hidden += help == argparse.SUPPRESS
+        kind = _kind(field, hints[field.name])
+        if is_positional(hints[field.name]):  # also takes its flag
+            arguments.append(field.name.upper())
+            nargs = kind.get("nargs", "?")
+            group.add_argument(field.name, **{**kind, "nargs": nargs, "metavar": arguments[-1]}, help=help)
+            help = argparse.SUPPRESS
+        group.add_argument(flag(field.name), dest=field.name, help=help, **kind)
+        aliases = [flag(alias) for each in said for alias in each.get("aliases", ())]
+        if aliases:
+            parser.add_argument(*dict.fromkeys(aliases), dest=field.name, help=argparse.SUPPRESS, **kind)
+        if "action" in kind and "nargs" not in kind:
+            parser.switches |= {flag(field.name), *aliases}
+    parser.usage = " ".join([prog, *arguments, "[flags]"])
+    parser.epilog = f"{hidden} more flags: {prog} --help-all. " if hidden else ""
+    parser.epilog += (
+        "--config FILE.yaml reads flags from a file, --print-config prints them, --debug shows tracebacks."
+    )
+    return parser
 
 
-def _metavar(hint: Any, types: frozenset[Any]) -> str:
+def is_positional(hint: Any) -> bool:
+    return "positional" in getattr(hint, "__metadata__", ())
+
+
+def _kind(field: dataclasses.Field[Any], hint: Any) -> dict[str, Any]:
+    """What argparse is told of a setting."""
+    types = leaf_types(hint)
+    if types <= {bool, type(None)}:
+        return {"action": argparse.BooleanOptionalAction}
     if dict in types:
-        return "NAME=VALUE"
-    if choices := re.search(r"Literal\[(.*?)\]", str(hint)):
-        return "{" + choices[1].replace("'", "").replace(" ", "") + "}"
+        return {"nargs": "*", "action": "extend", "metavar": "NAME=VALUE"}
     words = ((int, "INT"), (float, "NUMBER"), (Path, "PATH"))
-    return next((word for kind, word in words if kind in types), "TEXT")
+    metavar = next((word for kind, word in words if kind in types), "TEXT")
+    if choices := re.search(r"Literal\[(.*?)\]", str(hint)):
+        metavar = "{" + choices[1].replace("'", "").replace(" ", "") + "}"
+    if "tuple[" in str(hint):
+        return {"nargs": "*", "action": "extend", "metavar": metavar}
+    alone = field.metadata.get("alone")
+    return {"metavar": metavar, **({"nargs": "?", "const": alone} if alone else {})}
 
 
 def _with_default(text: str, default: Any) -> str:
     """Help, with the default where the help does not speak of it."""
-    unsaid = default is None or default is False or default in ((), "", dataclasses.MISSING)
+    unsaid = default is None or isinstance(default, bool) or default in ((), "", dataclasses.MISSING)
     if unsaid or "default" in text.lower():
         return text
     values = default if isinstance(default, tuple) else [default]
     shown = " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
-    return f"{text} (default: {'yes' if default is True else shown})"
+    return f"{text} (default: {shown})"
+
+
+def help_text(flags_type: type, prog: str, description: str, *, everything: bool) -> str:
+    """The text that --help prints; with `everything`, --help-all."""
+    return _parser(flags_type, prog, description, everything=everything).format_help()
 
 
 # ---- words ----
@@ -297,93 +322,45 @@ def _with_default(text: str, default: Any) -> str:
 
 def parse(flags_type: type[T], words: Sequence[str], prog: str) -> T:
     """The `flags_type` of the words. UserError: a bad value, unknown flags (with the nearest) or keys of YAML."""
-    options = {option.name: option for option in options_of(flags_type)}
-    given = _parsed(list(options.values()), words, prog)
+    hints, given = field_types(flags_type), _parsed(flags_type, words, prog)
     file = given.pop("config", None)
-    where = f"--config {file}"
-    from_file = {} if file is None else _read_file(expand_home(file))
-    for key in from_file:
-        if key not in options:
-            raise UserError(f"{where}: unknown key '{key}'{nearest(key, options)}")
+    from_file = {} if file is None else _read_file(file, hints)
     for name in given:
-        if options[name].is_mapping:
-            given[name] = {**(from_file.get(name) or {}), **_assignments(options[name].flag, given[name])}
-    values = validated(flags_type, from_file, where) | validated(flags_type, given)
+        if dict in leaf_types(hints[name]):
+            given[name] = {**(from_file.get(name) or {}), **_assignments(flag(name), given[name])}
+    values = validated(flags_type, from_file, f"--config {file}") | validated(flags_type, given)
     for field in dataclasses.fields(flags_type):  # pyright: ignore[reportArgumentType]
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if field.init and required and field.name not in values:
-            what = field.name.upper() if options[field.name].positional else flag(field.name)
+            what = field.name.upper() if is_positional(hints[field.name]) else flag(field.name)
             raise UserError(f"{what} is needed; see {prog} --help")
     return flags_type(**values)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        message = re.sub(r"^argument ([^\s/]+)\S*: expected .*", r"\1 needs a value", message)
-        raise UserError(f"{message}; see {self.prog} --help")
-
-
-def _parsed(options: list[Option], words: Sequence[str], prog: str) -> dict[str, Any]:
-    """Values by field name, as text; what follows `--` is for the argument. UserError: words that no option takes."""
-    end = words.index("--") if "--" in words else len(words)
-    theirs = original.FLAGS if any(option.name == "opt" for option in options) else set[str]()
-    words, rest = _joined(options, words[:end], theirs), list(words[end + 1 :])
-    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    parser.add_argument("--config")
-    for option in options:
-        flags = (option.flag, *option.aliases)
-        if option.positional:  # also takes its flag
-            nargs, action = ("*", "extend") if option.many else ("?", "store")
-            parser.add_argument(option.name, nargs=nargs, action=action)
-        if option.many:
-            parser.add_argument(*flags, dest=option.name, nargs="*", action="extend")
-        elif option.alone:
-            parser.add_argument(*flags, dest=option.name, nargs="?", const=option.alone)
-        else:
-            parser.add_argument(*flags, dest=option.name)
-        if option.is_switch:
-            negated = ["--no-" + spelling.lstrip("-") for spelling in flags]
-            parser.add_argument(*negated, dest=option.name, action="store_const", const="false")
+def _parsed(flags_type: type, words: Sequence[str], prog: str) -> dict[str, Any]:
+    """Values by field name, mostly text; what follows `--` is for the argument. UserError: words that no flag takes."""
+    parser, hints = _parser(flags_type, prog), field_types(flags_type)
+    theirs = original.FLAGS if "opt" in hints else set[str]()
     for name in theirs:
         parser.add_argument(flag(name), nargs="?", const="")
-    found, extra = parser.parse_known_intermixed_args(words)
+    end = words.index("--") if "--" in words else len(words)
+    rest, simple = list(words[end + 1 :]), list[str]()
+    for word in words[:end]:
+        name, equals, value = word.partition("=")
+        if simple and simple[-1] in parser.switches and word.lower() in ("true", "false"):
+            simple[-1] = simple[-1] if word.lower() == "true" else f"--no-{simple[-1][2:]}"
+        else:
+            simple.append(name.replace("_", "-") + equals + value if name.startswith("--") else word)
+    found, extra = parser.parse_known_intermixed_args(simple)
     given = {name: value for name, value in vars(found).items() if value is not None}
     if theirs & given.keys():
         original.take_over(given)
-    last = next((option.name for option in options if option.positional and option.many), None)
-    if rest and last is not None:
-        given[last] = [*given.get(last, []), *rest]
-    elif rest:
-        extra += ["--"]
-    if extra:
-        _refuse(extra, [spelling for option in options for spelling in (option.flag, *option.aliases)], prog)
+    many = [name for name, hint in hints.items() if is_positional(hint) and "tuple[" in str(hint)]
+    if rest and many:
+        given[many[-1]] = [*given.get(many[-1], []), *rest]
+    elif extra or rest:
+        _refuse([*extra, *rest], list(parser._option_string_actions), prog)
     return given
-
-
-def _joined(options: list[Option], words: Sequence[str], theirs: Set[str]) -> list[str]:
-    """Words with hyphens in their flags, and values that argparse would not take in them: --json=true, --lr=-1."""
-    taking = {spelling: option for option in options for spelling in (option.flag, *option.aliases)}
-    result: list[str] = []
-    for word in words:
-        option = taking.get(result[-1]) if result else None
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            spelled = name.replace("_", "-")
-            is_known = (
-                spelled in taking
-                or spelled.replace("--no-", "--", 1) in taking
-                or name[2:].replace("-", "_") in theirs
-            )
-            result.append((spelled if is_known else name) + equals + value)
-        elif option and (word.lower() in _BOOLEANS if option.is_switch else _is_negative(option, word)):
-            result[-1] += f"={word}"
-        else:
-            result.append(word)
-    return [f"{word}=true" if word in taking and taking[word].is_switch else word for word in result]
-
-
-def _is_negative(option: Option, word: str) -> bool:
-    return not option.many and re.fullmatch(r"-\.?\d[\d.eE+-]*", word) is not None
 
 
 def _refuse(extra: Sequence[str], flags: list[str], prog: str) -> NoReturn:
@@ -392,8 +369,7 @@ def _refuse(extra: Sequence[str], flags: list[str], prog: str) -> NoReturn:
     if not unknown:
         raise UserError(f"unexpected argument '{extra[0]}'; see {prog} --help")
     known = [flag.lstrip("-") for flag in flags]  # compared without the dashes, which all share
-    hints = [nearest(word.lstrip("-").replace("_", "-"), known) for word in unknown]
-    hints = [hint.replace("'", "--", 1).replace("'", "") for hint in hints]
+    hints = [nearest(word.lstrip("-"), known).replace("'", "--", 1).replace("'", "") for word in unknown]
     named = ", ".join(word + hint for word, hint in zip(unknown, hints, strict=True))
     more = "; a setting of the optimizer is given by --set NAME=VALUE" if "set" in known else ""
     raise UserError(f"unknown flag{'s' * (len(unknown) > 1)} {named}; see {prog} --help-all{more}")
@@ -421,54 +397,18 @@ def _value(text: str) -> Any:
     return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 
-# ---- files and help ----
-
-
-def _read_file(file: str) -> dict[str, Any]:
-    try:
-        loaded = read_yaml(file)
-        loaded = {} if loaded is None else loaded
-        if not isinstance(loaded, dict):
-            raise UserError(f"a mapping of names to values is expected, not {type(loaded).__name__}")
-        names = [str(key).replace("-", "_") for key in loaded]
-        require_unique(names)
-    except ValueError as error:
-        raise UserError(f"--config {file}: {str(error).removeprefix(f'{file}: ')}") from error
-    return dict(zip(names, loaded.values(), strict=True))
+def _read_file(file: str, hints: Mapping[str, Any]) -> dict[str, Any]:
+    loaded = read_yaml(expand_home(file)) or {}
+    if not isinstance(loaded, dict):
+        raise UserError(f"--config {file}: a mapping of names to values is expected")
+    values = {str(key).replace("-", "_"): value for key, value in loaded.items()}
+    for key in values:
+        if key not in hints:
+            raise UserError(f"--config {file}: unknown key '{key}'{nearest(key, hints)}")
+    return values
 
 
 def as_yaml(flags: Any, resolved: Mapping[str, Any]) -> str:
     """The configuration as YAML that `--config` reads; `resolved` replaces automatic values."""
     shown = [field.name for field in dataclasses.fields(flags) if not field.metadata.get("hidden")]
     return to_yaml(plain({name: resolved.get(name, getattr(flags, name)) for name in shown}))
-
-
-def help_text(flags_type: type, prog: str, description: str, *, everything: bool) -> str:
-    """The text that --help prints; with `everything`, --help-all."""
-    options = options_of(flags_type)
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        add_help=False,
-        description=description,
-        usage=" ".join([prog, *(option.name.upper() for option in options if option.positional), "[flags]"]),
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110),
-    )
-    listed = [option for option in options if everything or option.shown]
-    groups: dict[str, Any] = {}
-    for option in listed:
-        title = (everything and option.section) or "flags"
-        group = groups.setdefault(title, None) or parser.add_argument_group(title)
-        groups[title], text = group, option.help.replace("%", "%%")
-        if option.positional:
-            group.add_argument(option.name, metavar=option.name.upper(), help=text)
-        elif not option.is_switch:
-            group.add_argument(option.flag, metavar=option.metavar, help=text)
-        else:
-            both = [option.flag, *(["--no-" + option.flag[2:]] if "default" in text.lower() else [])]
-            group.add_argument(*both, action="store_true", help=text)
-    hidden = len(options) - len(listed)
-    parser.epilog = f"{hidden} more flags: {prog} --help-all. " if hidden else ""
-    parser.epilog += (
-        "--config FILE.yaml reads flags from a file, --print-config prints them, --debug shows tracebacks."
-    )
-    return parser.format_help()

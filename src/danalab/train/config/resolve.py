@@ -26,7 +26,6 @@ from danalab.scaling.learning_rate import (
     largest_decay,
     law_rate,
 )
-from danalab.train.config.flags import flag
 from danalab.train.config.rules import Rules, read_rules
 from danalab.train.config.train_config import FIXED_BATCH, TrainConfig, default_name
 from danalab.train.config.train_config import settings_of as settings_of_model
@@ -135,15 +134,11 @@ def plan(
     """A run as `danalab train` would resolve it, for data of `vocab_size` tokens on `world_size` ranks.
 
     Args:
-        heads: size by the architecture's rule; or give `model`, whose sizes are taken.
+        heads: size by the architecture's rule; or `model`, whose sizes are taken.
         settings: fields of `danalab.train.TrainConfig`, such as global_batch, iterations, tokens_per_param, lr.
     Raises:
         UserError: unknown names, an impossible size or horizon, a warmup as long as the run.
     """
-    if (heads is None) == (model is None):
-        raise UserError(
-            "give either --heads or explicit dimensions (--d-model, --n-layers, --n-heads), not both"
-        )
     size = {"arch": arch, "heads": heads} if model is None else settings_of_model(model)
     given = TrainConfig(opt=opt, **size, seq_len=seq_len, **settings)
     data = Vocabulary("", "", vocab_size, least_vocab_size=1, eos_id=None)
@@ -172,8 +167,6 @@ def decay_of(
     wd_ts_divisor: float = 10.0,
 ) -> tuple[float, float | None]:
     """(weight decay, its time scale in steps) by the optimizer's rule; `rate`: lr x `decay_factor`."""
-    if wd_ts is not None and wd_ts <= 0:
-        raise UserError(f"--wd-ts is {wd_ts}; it must be positive [steps]")
     facts = facts_of(opt)
     if facts.decay == "independent":
         wd_ts = wd_ts if wd_ts is not None else max(1, int(steps / wd_ts_divisor))
@@ -212,10 +205,6 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
         raise UserError(
             f"--document-mask: the id that ends a document of {data.name} is unknown; leave it out"
         )
-    if config.document_mask and config.compile and config.model.architecture.oscillators:
-        raise UserError(
-            f"--compile: not with --document-mask for {config.arch}, which sorts documents by length"
-        )
     if config.context_len < config.seq_len:
         raise UserError(
             f"--context-len is {config.context_len}; it must be at least --seq-len, {config.seq_len}"
@@ -224,14 +213,6 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
         raise UserError(
             f"--vocab-size {given.vocab_size}: {data.name} needs {data.least_vocab_size}; leave it out"
         )
-    if config.expert_parallel and config.model.sparsity is None:
-        raise UserError(f"--expert-parallel: {config.arch} has no experts here; give --n-experts, too")
-    for name in ("load_balance_loss", "router_z_loss", "router_entropy_loss"):
-        is_given = getattr(given, name) != type(given).__dataclass_fields__[name].default
-        if is_given and config.model.sparsity is None:
-            raise UserError(
-                f"--{name.replace('_', '-')}: {config.arch} has no experts here; give --n-experts, too"
-            )
     if config.last_step < config.iterations:
         raise UserError(f"--extend-to {config.extend_to}: the run has {config.iterations} steps already")
     if (
@@ -250,24 +231,12 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
             )
     # Refuse settings of schedule and optimizer that do not fit before anything is written.
     config.schedule()
-    known = settings_of(config.opt)
-    config.settings_of_optimizer(known)
-    if given.decay_bound and "weight_decay" not in known:
-        raise UserError(
-            f"--decay-bound {given.decay_bound:g}: {config.opt} has no weight decay; leave it out"
-        )
+    config.settings_of_optimizer(settings_of(config.opt))
 
 
 def remarks(config: TrainConfig) -> list[str]:
     """Notes about a run, for the log and `danalab plan`."""
     given, notes = config.given, []
-    idle = [
-        flag(f"wandb_{key}")
-        for key in ("project", "entity", "group", "mode")
-        if getattr(given, f"wandb_{key}")
-    ]
-    if idle and not given.wandb:
-        notes.append(f"{', '.join(idle)} without --wandb: nothing goes to Weights & Biases")
     decay = given.weight_decay or 0
     if (
         decay > 0.01
@@ -278,12 +247,4 @@ def remarks(config: TrainConfig) -> list[str]:
             f"--weight-decay {decay:g} takes {decay:.0%} of each weight in a step, at any learning rate; "
             "without it the decay is bounded by the rate"
         )
-    seam = config.iterations
-    if config.extend_to:
-        before, after = replace(config, extend_to=None).schedule()(seam - 1), config.schedule()(seam)
-        if after > 1.1 * before:
-            notes.append(
-                f"--extend-to {config.extend_to}: {config.scheduler} is computed again over all steps, so the learning "
-                f"rate goes from {before * config.lr:.3g} to {after * config.lr:.3g} at step {seam}"
-            )
     return notes

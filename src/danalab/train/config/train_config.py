@@ -176,10 +176,6 @@ class ModelSettings(Section):
         None,
         "Start from the weights of a run, a checkpoint or a model in Hugging Face format; the step is 0.",
     )
-    init_optimizer: bool = setting(
-        False,
-        "Load the optimizer's moments and step counts of --init-from, too; its settings are this run's.",
-    )
     model_extras: dict[str, Any] = setting(factory=dict, hidden=True)
     """Fields of the `ModelConfig` that have no flag, of a model that was imported."""
 
@@ -492,11 +488,6 @@ class RunSettings(OptimSettings):
         "Only deterministic kernels (GPUs; CPU runs are deterministic for a given number of threads).",
         kind="execution",
     )
-    gc_interval: Natural = setting(
-        1000,
-        "Steps between Python garbage collections (never in between); 0: leave it to Python.",
-        kind="execution",
-    )
     on_nonfinite: Literal["stop", "skip"] = setting(
         "stop",
         "A loss or gradient that isn't finite: end the run, or skip the step (at most 10 in a row).",
@@ -557,8 +548,7 @@ class RunSettings(OptimSettings):
     )
     resume_from: Path | None = setting(
         None,
-        "Resume from this checkpoint of this or another run: a step folder, a file of it, or a run folder (its "
-        "newest).",
+        "Resume from this checkpoint of this or another run: a step folder, or a run folder (its newest).",
         kind="job",
     )
     extend_to: Count | None = setting(
@@ -588,9 +578,6 @@ class RunSettings(OptimSettings):
         "Also keep each checkpoint whose step is a multiple of this; 0: none.",
         kind="execution",
         aliases=("permanent-ckpt-interval",),
-    )
-    keep_steps: tuple[Count, ...] = setting(
-        (), "Write and keep checkpoints at these steps: 1000 5000.", kind="execution"
     )
     keep_best: bool = setting(
         False, "Also keep the weights of the best evaluation, in checkpoints/best.", kind="execution"
@@ -623,11 +610,6 @@ class RunSettings(OptimSettings):
         "Size of the last evaluation, likewise; default half as many sequences as the run trains on.",
         kind="execution",
     )
-    patience: Count | None = setting(
-        None,
-        "End the run after this number of evaluations without a new best; keeps the best, as --keep-best does.",
-        kind="execution",
-    )
     ema: Annotated[float, Gt(0), Lt(1)] | None = setting(
         None,
         "Decay of an exponential average of the weights, as in 0.999, which is evaluated and saved beside them.",
@@ -654,11 +636,6 @@ class RunSettings(OptimSettings):
         "Default $WANDB_MODE, else online; offline: for nodes without a network, sent later by `wandb sync`.",
         kind="execution",
     )
-    log_dynamics: bool = setting(
-        False,
-        "Log norms of weights, gradients and updates of each parameter, and angular updates: dynamics.jsonl.",
-        kind="execution",
-    )
     collect_tau_stats: bool = setting(
         False,
         "dana-star's: order statistics of tau at evaluations number 10, 20, 40, ..., in the run folder's tau/.",
@@ -670,9 +647,6 @@ class RunSettings(OptimSettings):
         if self.distributed_backend in ("nccl", "gloo"):
             object.__setattr__(self, "distributed_backend", "ddp")
         backend = self.distributed_backend
-        for name in ("diloco_steps", "diloco_lr", "diloco_momentum"):
-            if (value := getattr(self, name)) != getattr(RunSettings, name) and backend != "diloco":
-                raise UserError(f"{flag(name)} {value}: only with --distributed-backend diloco")
         if self.expert_parallel and backend not in (None, "ddp", "fsdp"):
             raise UserError(
                 f"--expert-parallel needs --distributed-backend fsdp or ddp, not {backend}; leave one out"
@@ -683,13 +657,7 @@ class RunSettings(OptimSettings):
                     f"{flag(name)} {getattr(self, name)}: only with --distributed-backend fsdp, without "
                     "--expert-parallel"
                 )
-        if backend == "single" and (self.nproc or 1) > 1:
-            raise UserError(
-                f"--nproc {self.nproc}: --distributed-backend single is one process; use ddp, zero or fsdp"
-            )
         checkpointing_rule(self.activation_checkpointing)
-        settings = {name.replace("-", "_"): value for name, value in self.optimizer_settings.items()}
-        object.__setattr__(self, "optimizer_settings", dict(sorted(settings.items())))
 
     def usual_backend(self, ranks: int) -> str:
         """The backend that `ranks` processes use: the chosen one, or its default."""
@@ -794,7 +762,7 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
 
     def is_saved(self, step: int) -> bool:
         """Whether it is checkpointed, besides at the end and when stopped."""
-        return bool(self.ckpt_interval and step % self.ckpt_interval == 0) or step in self.keep_steps
+        return bool(self.ckpt_interval and step % self.ckpt_interval == 0)
 
     def schedule(self) -> Callable[[int], float]:
         """0-based step -> factor of the peak rate. An extension lengthens cos_inf's tail; others are computed again."""

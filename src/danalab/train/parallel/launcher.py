@@ -178,7 +178,7 @@ def _said(failure: Any) -> str:
 def _explained(rank: int, failure: Any) -> Exception:
     """The error of the run by that of a rank."""
     kind, _, text = _said(failure).partition(": ")
-    if kind in ("UserError", "FirstRankError", "DamagedCheckpointError", "MissingExtra"):
+    if kind in ("UserError", "FirstRankError", "MissingExtra"):
         return UserError(text)
     if kind == "LostRankError":
         return LostRankError(text)

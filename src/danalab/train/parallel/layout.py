@@ -143,40 +143,28 @@ class Place:
 
 
 def find_place(environment: Mapping[str, str]) -> Place | None:
-    """The place that a launcher gave to this process, or None. UserError: a variable is missing or not a number."""
+    """The place that a launcher gave to this process, or None."""
+    get = environment.get
     if "RANK" in environment and "WORLD_SIZE" in environment:
-        return Place(
-            rank=_number(environment, "RANK"),
-            size=_number(environment, "WORLD_SIZE"),
-            local_rank=_number(environment, "LOCAL_RANK", "RANK"),
-            address=environment.get("MASTER_ADDR", "127.0.0.1"),
-            port=_number(environment, "MASTER_PORT") if "MASTER_PORT" in environment else FIRST_PORT,
-            launcher="torchrun",
-        )
+        rank, address = environment["RANK"], get("MASTER_ADDR", "127.0.0.1")
+        port, local_rank = int(get("MASTER_PORT", FIRST_PORT)), int(get("LOCAL_RANK", rank))
+        return Place(int(rank), int(environment["WORLD_SIZE"]), local_rank, address, port, "torchrun")
     # Only srun sets the node list of a step: the shell of an sbatch or salloc job is a single process.
-    if "SLURM_STEP_NODELIST" in environment and "SLURM_PROCID" in environment:
-        size = _number(environment, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-        if size == 1:
-            return None
-        has_job = "SLURM_JOB_ID" in environment or "SLURM_JOBID" in environment
-        job = _number(environment, "SLURM_JOB_ID", "SLURM_JOBID") if has_job else 0
-        step = (
-            int(environment.get("SLURM_STEP_ID", "0"))
-            if environment.get("SLURM_STEP_ID", "0").isdigit()
-            else 0
-        )
-        return Place(
-            rank=_number(environment, "SLURM_PROCID"),
-            size=size,
-            local_rank=_number(environment, "SLURM_LOCALID"),
-            address=environment.get("MASTER_ADDR") or first_host(environment["SLURM_STEP_NODELIST"]),
-            # Jobs on the same machine need different ports.
-            port=int(environment["MASTER_PORT"])
-            if environment.get("MASTER_PORT", "").isdigit()
-            else FIRST_PORT + (job * 7 + step) % PORTS,
-            launcher="srun",
-        )
-    return None
+    if "SLURM_STEP_NODELIST" not in environment or "SLURM_PROCID" not in environment:
+        return None
+    size = int(get("SLURM_STEP_NUM_TASKS") or environment["SLURM_NTASKS"])
+    step = get("SLURM_STEP_ID", "0")
+    # Jobs on the same machine need different ports.
+    own_port = FIRST_PORT + (int(get("SLURM_JOB_ID", 0)) * 7 + int(step if step.isdigit() else 0)) % PORTS
+    place = Place(
+        rank=int(environment["SLURM_PROCID"]),
+        size=size,
+        local_rank=int(environment["SLURM_LOCALID"]),
+        address=get("MASTER_ADDR") or first_host(environment["SLURM_STEP_NODELIST"]),
+        port=int(get("MASTER_PORT", own_port)),
+        launcher="srun",
+    )
+    return place if size > 1 else None
 
 
 def first_host(nodes: str) -> str:
@@ -188,14 +176,3 @@ def first_host(nodes: str) -> str:
         )
     head, number, tail = match.groups()
     return head + (number or "") + (tail or "")
-
-
-def _number(environment: Mapping[str, str], *names: str) -> int:
-    for name in names:
-        if name in environment:
-            if not environment[name].isdigit():
-                raise UserError(
-                    f"{name}={environment[name]!r} in the environment: not a number; was it set by hand?"
-                )
-            return int(environment[name])
-    raise UserError(f"{names[0]} is missing from the environment; start all ranks with the same launcher")

@@ -11,14 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from danalab.errors import FirstRankError, LostRankError, UserError, first_line
 from danalab.train.parallel.layout import Place, RankLayout, find_place
 
 if TYPE_CHECKING:
-    import torch
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -34,14 +32,11 @@ class World:
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
-    """Its rank among those of this machine."""
     mesh: "DeviceMesh | None" = None
     """Dimensions named among "replicate", "shard", "tp", in this order; None for one process."""
     dp_rank: int = 0
     """Index of this rank's part of each batch."""
     dp_size: int = 1
-    tp_rank: int = 0
     tp_size: int = 1
     control: "ProcessGroup | None" = field(default=None, repr=False)
     """A gloo group for flags and small objects, separate from the default group, which the GPUs keep busy. Only for
@@ -49,8 +44,6 @@ class World:
     background: "ProcessGroup | None" = field(default=None, repr=False)
     """Another gloo group, for a background thread: two threads must not share a group."""
     layout: RankLayout = field(default_factory=RankLayout)
-    owns_groups: bool = field(default=False, repr=False)
-    """Whether `join` created the default group, so that `close` destroys it."""
 
     @property
     def is_main(self) -> bool:
@@ -133,14 +126,6 @@ class World:
             # Flags time out first, with an error that names the rank; NCCL's watchdog would end the process.
             distributed_c10d._set_pg_timeout(timedelta(seconds=seconds + 1), group)
 
-    def close(self) -> None:
-        """Destroy the process groups that `join` created."""
-        if self.owns_groups:
-            import torch.distributed as dist
-
-            if dist.is_initialized():
-                dist.destroy_process_group()
-
 
 def join(layout: RankLayout, device_type: str) -> World:
     """Join the ranks that torchrun or srun started; alone, a world of one. Collective. An existing group is kept.
@@ -157,16 +142,7 @@ def join(layout: RankLayout, device_type: str) -> World:
     if place is not None:
         layout.shape(place.size)  # raises before waiting for other ranks
         _start(place, device_type)
-    return _arrange(layout, device_type, owns=place is not None)
-
-
-def take_own_gpu(place: Place) -> "torch.device":
-    """Make the GPU of this rank the current one."""
-    import torch
-
-    device = torch.device("cuda", own_gpu(place.local_rank, torch.cuda.device_count(), place.launcher))
-    torch.cuda.set_device(device)
-    return device
+    return _arrange(layout, device_type)
 
 
 def own_gpu(local_rank: int, gpus: int, launcher: str) -> int:
@@ -181,29 +157,29 @@ def own_gpu(local_rank: int, gpus: int, launcher: str) -> int:
 
 
 def _start(place: Place, device_type: str) -> None:
+    import torch
     import torch.distributed as dist
 
     backend, device = "gloo", None
-    if device_type == "mps":
-        raise UserError("--device mps trains in one process; leave --nproc and launchers out")
     if device_type == "cuda":
-        backend, device = "nccl", take_own_gpu(place)
-    # With its device named, a rank's barrier need not guess it, and subgroups split the communicator of all.
-    start = partial(dist.init_process_group, backend, timeout=FIRST_STEP_TIMEOUT, device_id=device)
+        device = torch.device("cuda", own_gpu(place.local_rank, torch.cuda.device_count(), place.launcher))
+        torch.cuda.set_device(device)
+        backend = "nccl"
+    own = {"init_method": f"tcp://{place.address}:{place.port}", "rank": place.rank, "world_size": place.size}
+    how = {
+        "alone": {"store": dist.HashStore(), "rank": 0, "world_size": 1},
+        "torchrun": {},  # the launcher's store
+        "srun": own,
+    }[place.launcher]
     try:
-        if place.launcher == "alone":
-            start(store=dist.HashStore(), rank=0, world_size=1)
-        elif place.launcher == "torchrun":
-            start()  # uses the launcher's store
-        else:
-            address = f"tcp://{place.address}:{place.port}"
-            start(init_method=address, rank=place.rank, world_size=place.size)
+        # With its device named, a rank's barrier need not guess it, and subgroups split the communicator of all.
+        dist.init_process_group(backend, timeout=FIRST_STEP_TIMEOUT, device_id=device, **how)
     except (RuntimeError, ValueError) as error:
         others = f"the other {place.size - 1} at {place.address}:{place.port}"
         raise UserError(f"rank {place.rank} could not reach {others}: {first_line(error)}") from error
 
 
-def _arrange(layout: RankLayout, device_type: str, *, owns: bool) -> World:
+def _arrange(layout: RankLayout, device_type: str) -> World:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -216,30 +192,26 @@ def _arrange(layout: RankLayout, device_type: str, *, owns: bool) -> World:
     return World(
         rank=dist.get_rank(),
         size=size,
-        local_rank=int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", dist.get_rank()))),
         mesh=mesh,
         dp_rank=at.get("replicate", 0) * shape.get("shard", 1) + at.get("shard", 0),
         dp_size=shape.get("replicate", 1) * shape.get("shard", 1),
-        tp_rank=at.get("tp", 0),
         tp_size=shape.get("tp", 1),
         control=cast("ProcessGroup", dist.new_group(backend="gloo", timeout=FIRST_STEP_TIMEOUT)),
         background=cast("ProcessGroup", dist.new_group(backend="gloo", timeout=FIRST_STEP_TIMEOUT)),
         layout=layout,
-        owns_groups=owns,
     )
 
 
 @contextlib.contextmanager
 def joined(layout: RankLayout, device_type: str) -> Iterator[World]:
-    """`join`, and `close` after the block."""
+    """`join`, and destroy the process groups after the block; where it fails, that would wait for dead ranks."""
+    import torch.distributed as dist
+
+    existed = dist.is_initialized()
     world = join(layout, device_type)
-    ends_well = world.size == 1
-    try:
-        yield world
-        ends_well = True
-    finally:
-        if ends_well:  # after a failure it would wait for dead ranks
-            world.close()
+    yield world
+    if dist.is_initialized() and not existed:
+        dist.destroy_process_group()
 
 
 ROLL_CALL_SECONDS = 2.0

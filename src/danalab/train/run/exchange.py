@@ -6,7 +6,6 @@ danalab import FOLDER --out RUN       a run folder with one checkpoint, of step 
 
 import json
 import logging
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from danalab.train.run.open import Run, open_run
 from danalab.train.system.device import choose_device, versions
 
 if TYPE_CHECKING:
+    from danalab.data.tokenizers import Tokenizer
     from danalab.models.decoder import Decoder
 
 log = logging.getLogger(__name__)
@@ -41,20 +41,6 @@ TOOL = (
 _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
-@dataclass(frozen=True)
-class ExchangeResult:
-    """The folder that was written."""
-
-    folder: Path
-    arch: str
-    params: int
-    step: int
-    tokenizer: str | None
-    """Its name, if there was one."""
-    remote_code: bool = False
-    """The folder contains a class of ours, and from_pretrained needs trust_remote_code."""
-
-
 def export_run(
     source: str | Path,
     out: str | Path,
@@ -62,8 +48,8 @@ def export_run(
     step: int | None = None,
     dtype: str = "float32",
     chat_template: ChatTemplate | None = None,
-) -> ExchangeResult:
-    """Write the model of a run for `transformers`, with its tokenizer and a model card.
+) -> dict[str, Any]:
+    """Write the model of a run for `transformers`, with its tokenizer and a model card; returns what was written.
 
     `dtype` of the weights is float32, bfloat16 or float16; `chat_template`: of a run trained on
     conversations, default an imported run's. UserError: `transformers` has no class for it, or a folder in use.
@@ -102,16 +88,28 @@ def export_run(
     write_atomically(folder / "README.md", card)
     write_json(folder / "config.json", described)  # last: a folder without it is not a model
     fsync_path(folder)
-    name, size = None if tokenizer is None else tokenizer.name, loaded.model.num_parameters()
-    return ExchangeResult(folder, run.model_config.arch, size, loaded.step, name, "auto_map" in described)
+    trust = (
+        "auto_map" in described
+    )  # the folder has a class of ours, and from_pretrained needs trust_remote_code
+    return _written(folder, loaded.model, loaded.step, tokenizer) | {"remote_code": trust}
 
 
-def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
+def _written(folder: Path, model: "Decoder", step: int, tokenizer: "Tokenizer | None") -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "arch": model.config.arch,
+        "params": model.num_parameters(),
+        "step": step,
+        "tokenizer": None if tokenizer is None else tokenizer.name,
+    }
+
+
+def import_folder(source: str | Path, out: str | Path) -> dict[str, Any]:
     """Make a run folder of a model in Hugging Face format, with a tokenizer of byte-level BPE and its chat template."""
     from danalab.data.tokenizers import load_tokenizer
 
     source, target = Path(source), RunFolder(new_folder(out))
-    described, model = _read_folder(source)
+    model = read_model(source)
     tokenizer = template = None
     try:
         tokenizer, template = load_tokenizer(source), ChatTemplate.read(source)
@@ -123,7 +121,7 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
         "config": TrainConfig(**settings_of(config), **given).as_dict(),
         "model": config.as_dict(),
         "params": model.num_parameters(),
-        "imported_from": {"path": str(source), "name": described.get("_name_or_path") or source.name},
+        "imported_from": {"path": str(source), "name": source.name},
         "versions": versions(),
     }
     with target.locked():
@@ -133,8 +131,7 @@ def import_folder(source: str | Path, out: str | Path) -> ExchangeResult:
             template.save(target.tokenizer_folder)
         write_weights(model, target.path)
         write_json(target.config_file, record)
-    name = None if tokenizer is None else tokenizer.name
-    return ExchangeResult(target.path, config.arch, model.num_parameters(), 0, name)
+    return _written(target.path, model, 0, tokenizer)
 
 
 def write_weights(model: "Decoder", folder: Path, step: int = 0) -> None:
@@ -146,12 +143,8 @@ def write_weights(model: "Decoder", folder: Path, step: int = 0) -> None:
     RunFolder(folder).store.write(step, meta, lambda step_folder: tensors.write(state, step_folder))
 
 
-def read_model(source: str | Path) -> "Decoder":
+def read_model(source: Path) -> "Decoder":
     """The model of a folder in Hugging Face format, in float32 on the CPU. UserError: none, unsupported or damaged."""
-    return _read_folder(Path(source))[1]
-
-
-def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
     if not (source / "config.json").is_file():
         raise UserError(f"{source}: not a model in Hugging Face format (no config.json)")
     described = read_json(source / "config.json")
@@ -164,7 +157,7 @@ def _read_folder(source: Path) -> "tuple[dict[str, Any], Decoder]":
     config, weights = from_huggingface(described, _read_tensors(source))
     model = materialise(build_model(config, device="meta"), "cpu")
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
-    return described, model
+    return model
 
 
 def _read_tensors(source: Path) -> dict[str, Tensor]:
@@ -281,12 +274,9 @@ def _facts(run: Run, step: int) -> dict[str, Any]:
         "trained on": f"{PurePosixPath(dataset['path']).name} (tokenizer {dataset['tokenizer']})",
         "step": f"{step:,} of {record['steps']:,}, of {record['tokens_per_step']:,} tokens",
     }
-    if summary.get("step") == step:
-        for key, unit in (("val/loss", "nats per token"), ("val/bpb", "bits per byte")):
-            if summary.get(key) is not None:
-                facts[key.replace("val/", "validation ")] = f"{summary[key]:.4f} {unit}"
-    versions = record["versions"].items()
-    return facts | {"made with": ", ".join(f"{key} {value}" for key, value in versions if value is not None)}
+    if summary.get("step") == step and summary.get("val/loss") is not None:
+        facts["validation loss"] = f"{summary['val/loss']:.4f} nats per token"
+    return facts
 
 
 def open_text_generator(

@@ -11,7 +11,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danalab.data.tokenizers.chat_template import ChatTemplate
 from danalab.errors import UserError
 from danalab.files import read_json
 from danalab.train.checkpoint.store import CheckpointStore
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from danalab.data import Dataset
-    from danalab.data.tokenizers import Tokenizer
     from danalab.train.parallel.world import World
 
 log = logging.getLogger(__name__)
@@ -97,20 +95,13 @@ class RunFolder:
 
     def is_locked(self) -> bool:
         """Whether a process holds the lock now."""
-        file = self.path / ".lock"
-        if not file.is_file():
+        if not (self.path / ".lock").is_file():
             return False
         try:
-            descriptor = os.open(file, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
-        finally:
-            os.close(descriptor)
-        return False
+            with self.locked():
+                return False
+        except UserError:
+            return True
 
 
 def _take(descriptor: int, path: Path) -> None:
@@ -138,46 +129,13 @@ def tokenizer_folder_of(model: Path) -> Path:
     return own if own.is_dir() else model
 
 
-def starts_from(spec: TrainConfig) -> Path | None:
-    """The run folder, or the folder in Hugging Face format, whose model the run starts from; None: a new model."""
-    named = spec.init_from or spec.resume_from
-    if named is None:
-        return None
-    # RUN, RUN/checkpoints, RUN/checkpoints/step-N, or a file in it
-    near = [named.resolve(), *named.resolve().parents][:4]
-    return next((folder for folder in near if (folder / "config.json").is_file()), None)
-
-
-def keep_tokenizer(
-    dataset: "Dataset", folder: RunFolder, world: "World", start: Path | None = None
-) -> "np.ndarray | None":
-    """Keep the tokenizer, and the chat template of `start` if it is its own; the bytes of each token, or None."""
+def keep_tokenizer(dataset: "Dataset", folder: RunFolder, world: "World") -> "np.ndarray | None":
+    """Keep the tokenizer of the run's data; the bytes of each token, or None."""
     try:
         if world.is_main:
-            template = _template(folder, dataset.tokenizer, start)
             dataset.tokenizer.save(folder.tokenizer_folder)
-            if template is not None:
-                template.save(folder.tokenizer_folder)
         return dataset.token_bytes
     except UserError as error:
         if world.is_main:
             log.warning("no bits per byte, and no text from this run: %s", error)
         return None
-
-
-def _template(folder: RunFolder, tokenizer: "Tokenizer", start: Path | None) -> ChatTemplate | None:
-    """The chat template that the run has already, else that of the model that it starts from."""
-    from danalab.data.tokenizers import load_tokenizer
-
-    for source in [folder.tokenizer_folder, *([] if start is None else [tokenizer_folder_of(start)])]:
-        try:
-            template = ChatTemplate.read(source)
-            if template is None:
-                continue
-            if load_tokenizer(source).fingerprint == tokenizer.fingerprint:
-                return template
-        except UserError as error:  # a damaged file; the tokenizer is written again
-            log.warning("%s", error)
-            continue
-        log.info("the chat template of %s is left out: the data have another tokenizer", source)
-    return None

@@ -43,8 +43,8 @@ class Logbook:
         self._metrics: MetricsFile | None = None
         self.latest: dict[str, Any] = {}
         """Last known losses, for the summary."""
-        self.best_loss, self.best_step, self.since_best = math.inf, 0, 0
-        """The best val/loss, its step, and the evaluations since."""
+        self.best_loss, self.best_step = math.inf, 0
+        """The best val/loss, and its step."""
         self.pending: dict[str, Any] | None = None
         """The row that is not written yet. Where a stop interrupts its evaluation, the next job completes it."""
 
@@ -54,7 +54,7 @@ class Logbook:
             self._metrics = MetricsFile(self.metrics_file, step - bool(self.pending))
 
     def sync(self) -> None:
-        """Make the rows so far durable, or raise OSError."""
+        """Make the rows so far durable, or raise OSError: a resumed run writes only later ones."""
         if self._metrics is not None:
             self._metrics.sync()
 
@@ -99,12 +99,11 @@ class Logbook:
 
     def is_best(self) -> bool:
         """Whether the evaluation of the pending row is the best so far."""
-        if self.pending is None or "val/loss" not in self.pending:
-            return False
-        loss, self.since_best = self.pending["val/loss"], self.since_best + 1
-        if loss < self.best_loss:
-            self.best_loss, self.best_step, self.since_best = loss, self.pending["step"], 0
-        return self.since_best == 0
+        row = self.pending or {}
+        is_best = row.get("val/loss", math.inf) < self.best_loss
+        if is_best:
+            self.best_loss, self.best_step = row["val/loss"], row["step"]
+        return is_best
 
     def add_loss(self, loss: float) -> None:
         """The training loss of the last step, for the summary; one that is not finite does not replace it."""
@@ -155,13 +154,13 @@ class Logbook:
             "seconds": self.time.seconds,
             "pending_row": self.pending,
             "latest": dict(self.latest),
-            "best": [self.best_loss, self.best_step, self.since_best] if self.best_step else None,
+            "best": [self.best_loss, self.best_step] if self.best_step else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.time.seconds, self.pending, self.latest = state["seconds"], state["pending_row"], state["latest"]
         if state["best"] is not None:
-            self.best_loss, self.best_step, self.since_best = state["best"]
+            self.best_loss, self.best_step = state["best"][:2]
 
 
 def _peak_flops(stated: float | None, device: torch.device) -> float | None:

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,12 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
 def truncate(path: Path, last_step: int) -> None:
     """Remove the rows past `last_step`, and broken lines."""
     if path.is_file():
-        kept = [row for row in read_rows(path, passes_over_broken=True) if row["step"] <= last_step]
-        write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
+        write_rows(path, read_rows(path, passes_over_broken=True), last_step)
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], last_step: int) -> None:
+    """Write rows up to `last_step` as a file."""
+    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows if row["step"] <= last_step))
 
 
 def write_curve(run: Path, vocabulary: int) -> None:

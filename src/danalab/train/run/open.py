@@ -4,7 +4,6 @@ import logging
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danalab.errors import UserError
@@ -76,7 +75,7 @@ class Run:
         from danalab.models import build_model
         from danalab.train.checkpoint import tensors
 
-        checkpoint = self.newest_checkpoint() if step is None else self.folder.store.path(step)
+        checkpoint = self.folder.store.newest() if step is None else self.folder.store.path(step)
         if step is not None:
             if step not in self.folder.store.steps():
                 have = ", ".join(map(str, self.folder.store.steps())) or "none"
@@ -85,13 +84,6 @@ class Run:
         model = build_model(self.model_config, device=device)
         tensors.read(checkpoint, model, prefix=prefix)
         return LoadedModel(model, read_meta(checkpoint)["step"])
-
-    def newest_checkpoint(self) -> Path:
-        """The folder of the newest checkpoint that verifies (others are logged); UserError if there is none."""
-        newest = next(self.folder.store.usable(lambda bad: log.warning("passed over %s", bad)), None)
-        if newest is None:
-            raise UserError(f"{self.path}: no checkpoint that can be used yet")
-        return newest
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:

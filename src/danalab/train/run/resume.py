@@ -5,22 +5,19 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from danalab.errors import UserError
-from danalab.files import read_json, write_atomically
+from danalab.files import read_json
 from danalab.train.checkpoint.store import (
     COMMIT,
-    META,
     CheckpointStore,
-    DamagedCheckpointError,
     read_meta,
     verify,
 )
@@ -28,7 +25,7 @@ from danalab.train.config.flags import flag, names_of
 from danalab.train.config.train_config import MODEL_FIELDS, TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.metrics import read_rows
+from danalab.train.run.metrics import read_rows, write_rows
 from danalab.train.stage import stage_kind
 from danalab.train.system.device import random_state, versions
 
@@ -43,76 +40,45 @@ log = logging.getLogger(__name__)
 class ResumePoint:
     """The state that a job starts from."""
 
-    checkpoints: list[Path] = field(default_factory=list)
-    """Candidates, best first. The first verifies; the others are used where it cannot be read after all."""
+    source: Path
+    """A checkpoint that verifies, or a model in Hugging Face format."""
     own: bool = False
-    """Whether they are the run's own."""
+    """Whether it is the run's own."""
     step: int = 0
     finished: bool = False
     """The run has ended; no step is left."""
     weights_only: bool = False
     """Only the model is loaded; the run starts at step 0."""
-    with_optimizer: bool = False
-    """Whether the optimizer's moments and step counts are loaded, too, with `weights_only`."""
-    export: Path | None = None
-    """A model in Hugging Face format, in place of checkpoints."""
+
+    @property
+    def is_checkpoint(self) -> bool:
+        return (self.source / COMMIT).is_file()
 
     def load(self, trainer: Trainer, world: World = World()) -> None:  # noqa: B008 - frozen
-        """Load the best candidate that all ranks can read into the trainer. Collective."""
-        if self.export is not None:
-            _load_export(self.export, trainer)
+        """Load it into the trainer. Collective."""
+        meta: dict[str, Any] = read_meta(self.source) if self.is_checkpoint else {}
+        if not self.is_checkpoint:
+            _load_export(self.source, trainer)
             trainer.strategy.reset()
-            return
-        reasons = []
-        for place, path in enumerate(self.checkpoints):
-            meta, reason, weights_only = {}, None, self.weights_only
-            try:
-                if place and world.is_main:
-                    verify(path)
-                meta = read_meta(path)
-                imported = bool(meta.get("imported"))  # without an optimizer's state
-                weights_only |= imported
-                reads_optimizer = not imported and (self.with_optimizer or not weights_only)
-                optimizer = trainer.driver.optimizer if reads_optimizer else None
-                trainer.strategy.read(path, trainer.model, optimizer, keep_settings=not self.own)
-                if not weights_only:
-                    _restore(trainer, meta, path, world)
-            except UserError as error:
-                reason = str(error)
-            failures = [text for text in world.gather(reason) if text is not None]
-            if failures:
-                if world.is_main:
-                    log.warning("passed over %s", failures[0])
-                reasons.append(failures[0])
-                if self.own and meta.get("step") is not None:
-                    trainer.saver.store.damaged.add(meta["step"])
-                continue
+        elif self.weights_only or meta.get("imported"):
+            trainer.strategy.read(self.source, trainer.model, None, keep_settings=True)
+        else:
+            optimizer = trainer.driver.optimizer
+            trainer.strategy.read(self.source, trainer.model, optimizer, keep_settings=not self.own)
+            states: list[dict[str, Any]] = meta.get("random_by_rank") or [meta["random"]]
+            state = states[0] if world.is_main else random_state()  # other ranks than before keep their seeds
+            trainer.restore({**meta, "random": states[world.rank] if len(states) == world.size else state})
+            if trainer.average is not None:
+                trainer.average.restore(self.source, meta.get("average"))
             if self.own:
                 trainer.saver.committed = trainer.step
-            if world.is_main:
-                log.info("weights of %s, from step 0" if weights_only else "resumes from %s", path)
-                if not self.own and not weights_only:  # with the rows of the other run
-                    file = RunFolder(path.resolve().parent.parent).metrics_file
-                    rows = read_rows(file, passes_over_broken=True)
-                    kept = (json.dumps(row) + "\n" for row in rows if row["step"] <= trainer.step)
-                    write_atomically(trainer.logbook.metrics_file, "".join(kept))
-            return
-        raise UserError("; ".join(reasons))
-
-
-def _restore(trainer: Trainer, meta: dict[str, Any], path: Path, world: World) -> None:
-    try:
-        states: list[dict[str, Any]] = meta.get("random_by_rank") or [meta["random"]]
-        if len(states) == world.size:
-            state = states[world.rank]
-        else:  # another number of ranks: those but the first keep their seeds
-            state = states[0] if world.is_main else random_state()
-        trainer.restore({**meta, "random": state})
-        if trainer.average is not None:
-            trainer.average.restore(path, meta.get("average"))
-    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-        what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise DamagedCheckpointError(f"{path / META}: not the state of a run: {what}") from error
+            elif world.is_main:  # with the rows of the other run
+                file = RunFolder(self.source.resolve().parent.parent).metrics_file
+                write_rows(
+                    trainer.logbook.metrics_file, read_rows(file, passes_over_broken=True), trainer.step
+                )
+        if world.is_main:
+            log.info("resumes from %s" if trainer.step else "weights of %s, from step 0", self.source)
 
 
 def choose_resume_point(
@@ -126,12 +92,12 @@ def choose_resume_point(
     spec, point = _choose(spec, dataset, folder)
     if point is None:
         return spec, None
-    if point.export is None:
-        place, theirs = point.checkpoints[0], read_meta(point.checkpoints[0]).get("model") or {}
+    if point.is_checkpoint:
+        theirs = read_meta(point.source).get("model") or {}
     else:
         from danalab.train.run.exchange import read_model
 
-        place, theirs = point.export, read_model(point.export).config.as_dict()
+        theirs = read_model(point.source).config.as_dict()
     ours = spec.model.as_dict()
     if theirs.get("arch") != ours["arch"]:
         return spec, point  # loading the weights will fail with a message
@@ -140,16 +106,15 @@ def choose_resume_point(
         name: theirs[name] for name in sorted(without_flag) if name in theirs and theirs[name] != ours[name]
     }
     if taken:
-        log.info("%s: as in %s", ", ".join(f"{name} {value}" for name, value in taken.items()), place)
+        log.info("%s: as in %s", ", ".join(f"{name} {value}" for name, value in taken.items()), point.source)
         spec = replace(spec, model_extras=spec.model_extras | taken)
     return spec, point
 
 
 def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[TrainConfig, ResumePoint | None]:
-    folder.store.require_writable()
-    if spec.init_from is not None and spec.resume_from is not None:
+    wanted = spec.resume_from
+    if spec.init_from is not None and wanted is not None:
         raise UserError("--init-from starts a new run and --resume-from continues one; leave one of them out")
-    wanted = None if spec.resume_from is None else _step_folder(spec.resume_from)
     if folder.config_file.is_file():
         spec = require_same_run(spec, dataset, folder)
     committed = folder.store.steps()
@@ -160,72 +125,47 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
         )
     folder.store.clean()
     if committed:
-        if wanted is not None:
-            here = wanted.parent.resolve() == folder.store.folder.resolve()
-            if here and wanted.name != folder.store.path(committed[-1]).name:
+        newest = folder.store.path(committed[-1])
+        if wanted is not None and wanted.resolve() != newest.resolve():
+            if wanted.parent.resolve() == newest.parent.resolve():
                 raise UserError(
                     f"--resume-from {wanted}: the run is at step {committed[-1]}; to go back, take another --run-dir"
                 )
             log.info("resuming from the checkpoints in %s, not from %s", folder.path, wanted)
-        point = _newest(folder.store, own=True)
-        summary = folder.read_summary()
-        point.finished = point.step >= spec.last_step and (summary or {}).get("status") == "finished"
+        newest = folder.store.newest()
+        point = ResumePoint(newest, own=True, step=read_meta(newest)["step"])
+        is_over = (folder.read_summary() or {}).get("status") == "finished"
+        point.finished = is_over and point.step >= spec.last_step
         return spec, point
     if wanted is not None:  # a checkpoint of another run, with the rows of metrics up to it
         named = _named(wanted, "--resume-from")
-        verify(named)
-        theirs = (read_meta(named).get("config") or {}).get("opt", spec.opt)
+        meta = read_meta(named)
+        theirs = (meta.get("config") or {}).get("opt", spec.opt)
         if theirs != spec.opt:
             raise UserError(
                 f"--resume-from {named}: is a run of {theirs}, not of {spec.opt}; give --init-from for its weights"
             )
         log.info("starts from %s of another run", named)
-        return spec, ResumePoint([named], step=read_meta(named)["step"])
-    return spec, None if spec.init_from is None else _initial(spec.init_from, spec.init_optimizer)
-
-
-def _step_folder(path: Path) -> Path:
-    return path.parent if path.is_file() and (path.parent / COMMIT).is_file() else path
-
-
-def _newest(store: CheckpointStore, own: bool) -> ResumePoint:
-    passed: list[str] = []
-    best = next(store.usable(passed.append), None)
-    for bad in passed:
-        log.warning("passed over %s", bad)
-    if best is None:
-        raise UserError(
-            f"{store.folder}: no checkpoint can be used ({'; '.join(passed) or 'there is none'}); "
-            "to start again, move the run folder away or take another --run-dir"
-        )
-    newest = read_meta(best)["step"]
-    older = [store.path(step) for step in reversed(store.steps()) if step < newest]
-    return ResumePoint([best, *older], own, newest)
+        return spec, ResumePoint(named, step=meta["step"])
+    if spec.init_from is None:
+        return spec, None
+    file = spec.init_from / "config.json"
+    described = read_json(file) if file.is_file() else {}
+    is_export = isinstance(described, dict) and "model_type" in described and "config" not in described
+    source = spec.init_from if is_export else _named(spec.init_from, "--init-from")
+    return spec, ResumePoint(source, weights_only=True)
 
 
 def _named(path: Path, option: str) -> Path:
-    """The step folder that a path given to `option` means."""
+    """The step folder that a path given to `option` means, verified."""
     if (path / COMMIT).is_file() or (path.name.startswith("step-") and path.is_dir()):
+        verify(path)
         return path
     for folder in (path / "checkpoints", path):
         store = CheckpointStore(folder)
         if store.steps():
-            return _newest(store, own=False).checkpoints[0]
+            return store.newest()
     raise UserError(f"{option} {path}: neither a checkpoint nor a run folder with one")
-
-
-def _initial(path: Path, with_optimizer: bool) -> ResumePoint:
-    """The weights of a run, a checkpoint or a model in Hugging Face format."""
-    described = read_json(path / "config.json") if (path / "config.json").is_file() else {}
-    if isinstance(described, dict) and "model_type" in described and "config" not in described:
-        if with_optimizer:
-            raise UserError(
-                f"--init-optimizer: {path} is a model in Hugging Face format, without an optimizer's state"
-            )
-        return ResumePoint(weights_only=True, export=path)
-    named = _named(_step_folder(path), "--init-from")
-    verify(named)
-    return ResumePoint([named], weights_only=True, with_optimizer=with_optimizer)
 
 
 def _load_export(path: Path, trainer: Trainer) -> None:
@@ -238,8 +178,6 @@ def _load_export(path: Path, trainer: Trainer) -> None:
         set_model_state_dict(trainer.model, weights, options=StateDictOptions(full_state_dict=True))
     except (RuntimeError, KeyError) as error:
         raise UserError(f"--init-from {path}: another model: {' '.join(str(error).split())[:300]}") from error
-    if trainer.world.is_main:
-        log.info("weights of %s, from step 0", path)
 
 
 def run_record(
