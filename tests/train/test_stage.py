@@ -191,3 +191,12 @@ def test_the_best_evaluation_is_kept_through_a_restart(tiny, tmp_path):
     untouched = make(tiny, OnPolicy(), run_dir=tmp_path / "short", iterations_to_run=4)
     untouched.fit()
     assert all(torch.equal(value, weights[name]) for name, value in untouched.model.state_dict().items())
+
+
+def test_patience_ends_a_run_that_gets_no_better(tiny, caplog):
+    losses = Told(_1=3.0, _2=2.0, _3=2.5, _4=2.0, _5=1.0, _6=0.0)
+    trainer = make(tiny, OnPolicy(), [losses], patience=2, eval_interval=1)
+    with caplog.at_level("INFO"):
+        assert trainer.fit() == "finished"
+    assert best_of(trainer)[:4] == ("finished", 4, 2, 2.0)
+    assert "step 4: no better evaluation since step 2: the run ends" in caplog.text

@@ -231,6 +231,11 @@ class Trainer:
             return "finished"
         if self._is_stopped():
             return "interrupted"
+        best, patience = self.logbook.best_step, self.spec.patience
+        if patience and self.step - best >= patience * self.spec.eval_interval:
+            if self.world.is_main:
+                log.info("step %d: no better evaluation since step %d: the run ends", self.step, best)
+            return "finished"
         limit = self.spec.iterations_to_run
         return "stopped" if limit is not None and self.step - self._first_step >= limit else None
 
@@ -265,7 +270,7 @@ class Trainer:
         if self.logbook.pending is not None and self._evaluate(final=False):
             is_best = self.logbook.is_best()
             self.logbook.write_pending()
-            if is_best and self.spec.keep_best:
+            if is_best and (self.spec.keep_best or self.spec.patience):
                 self.time.interval["save_wait"] += self.save(best=True)
 
     def _evaluate(self, *, final: bool) -> bool:

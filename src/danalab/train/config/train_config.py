@@ -582,6 +582,11 @@ class RunSettings(OptimSettings):
     keep_best: bool = setting(
         False, "Also keep the weights of the best evaluation, in checkpoints/best.", kind="execution"
     )
+    patience: Count | None = setting(
+        None,
+        "End the run after this number of evaluations without a new best; keeps the best, as --keep-best does.",
+        kind="execution",
+    )
     local_ckpt_dir: Path | None = setting(
         None,
         "Folder on this machine's disk where checkpoints are written before they are moved; default $SLURM_TMPDIR.",
