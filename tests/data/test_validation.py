@@ -138,9 +138,7 @@ def test_other_pt_contents_are_refused(folder):
     torch.save({"a": torch.ones(2, 33)}, folder / "x.pt")
     torch.save(torch.ones(2, 33, dtype=torch.bfloat16), folder / "y.pt")
     reasons = [finding.reason for finding in validate(folder).errors]
-    for reason, what in zip(
-        reasons, ("a dict; it must be a tensor", "'bfloat16' not understood"), strict=True
-    ):
+    for reason, what in zip(reasons, ("a dict; it must be a tensor", "bfloat16"), strict=True):
         assert what in reason
 
 
