@@ -205,6 +205,10 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
         raise UserError(
             f"--document-mask: the id that ends a document of {data.name} is unknown; leave it out"
         )
+    if config.document_mask and config.compile and config.model.architecture.oscillators:
+        raise UserError(
+            f"--compile: not with --document-mask for {config.arch}, which sorts documents by length"
+        )
     if config.context_len < config.seq_len:
         raise UserError(
             f"--context-len is {config.context_len}; it must be at least --seq-len, {config.seq_len}"
