@@ -114,11 +114,14 @@ def test_grouped_products_are_each_groups_product_with_their_gradients(counts: l
 
 
 def test_a_row_does_not_depend_on_how_many_others_its_expert_has():
+    """To the bit with AVX2; MKL's kernels for older processors round the rows beyond a multiple of four differently."""
+    wide = torch.backends.cpu.get_cpu_capability() != "DEFAULT"
     draw = torch.Generator().manual_seed(0)
     x, weight = torch.randn(200, 48, generator=draw), torch.randn(1, 64, 48, generator=draw)
     whole = grouped_linear(x, weight, torch.tensor([200]))
     for rows in (*range(1, MIN_ROWS + 2), 63, 64, 65, 199):
-        assert torch.equal(grouped_linear(x[:rows], weight, torch.tensor([rows])), whole[:rows])
+        part = grouped_linear(x[:rows], weight, torch.tensor([rows]))
+        torch.testing.assert_close(part, whole[:rows], rtol=0, atol=0 if wide else 1e-5)
 
 
 @pytest.mark.slow
