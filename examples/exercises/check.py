@@ -98,5 +98,6 @@ if __name__ == "__main__":
         parser.error(f"{given}: no such file")
     try:
         print(f"right: {', '.join(check(given))}")
-    except AssertionError as error:
-        raise SystemExit(f"wrong: {error}") from None
+    except Exception as error:  # a student's file may raise anything
+        kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+        raise SystemExit(f"wrong: {kind}{error}") from None

@@ -159,7 +159,7 @@ def test_plan_counts_experts_and_learns_at_the_size_that_is_active(capsys):
             "--tp-size 2 does not divide the model's expert_dim 25",
         ),
         (["--arch", "enoki", "--top-k", "2"], "--top-k: is for models with --n-experts"),
-        (["--arch", "enoki", "--router-z-loss", "0.1"], "--router-z-loss: enoki has no experts here"),
+        (["--arch", "enoki", "--router-z-loss", "0.1"], "--router-z-loss: is for models with --n-experts"),
         (
             ["--arch", "resonance", "--n-experts", "2"],
             "--n-experts: is for models with attention, not resonance",

@@ -101,7 +101,6 @@ def test_the_stored_ladder_gives_what_readme_says():
         (["nowhere"], "no ladder.jsonl there"),
         ([str(LADDER), "--baseline", "adamq"], "--baseline adamq"),
         ([str(LADDER), "--law", "broke"], "--law"),
-        ([str(LADDER), "--tables-only", "--out", "x"], "--out is for the report"),
     ],
 )
 def test_what_cannot_be_reported_is_refused_in_a_line(words, message, capsys):

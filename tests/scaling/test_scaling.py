@@ -110,7 +110,7 @@ def test_grouped_queries_and_gates_enter_the_count():
             lambda: dimensions("qwen3", 6, n_kv_heads=4),
             "--n-kv-heads 4 does not divide the 6 heads",
         ),
-        (lambda: plan("enoki", "adana"), "either --heads or explicit dimensions"),
+        (lambda: plan("enoki", "adana"), "give a size: --heads 4"),
         (lambda: plan("enoki", "adana", 3, iterations=10, warmup_steps=10), "must lie in 0..9"),
         (lambda: plan("enoki", "adana", 3, horizon_basis="all"), "must be 'total' or 'non-emb'"),
         (lambda: plan("enoki", "adana", 2, tokens_per_param=1e-4), "less than one step"),

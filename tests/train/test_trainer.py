@@ -335,7 +335,7 @@ def test_resume_from_another_run_forks_it(tiny, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_of_a_checkpoint_stands_for_the_checkpoint(tiny, tmp_path):
+def test_another_run_starts_from_a_checkpoint(tiny, tmp_path):
     folder = train(tiny(keep_every=5))
     fork = train(tiny(run_dir=tmp_path / "fork", resume_from=folder / "checkpoints" / "step-00000010"))
     assert rows(fork)[0] == rows(folder)[0]

@@ -53,6 +53,9 @@ EXPERT_SETTINGS = (
     "n_shared_experts",
     "shared_expert_gate",
     "mlp_only_layers",
+    "load_balance_loss",
+    "router_z_loss",
+    "router_entropy_loss",
 )
 """Fields that only a model with experts has."""
 DELTA_RULE_SETTINGS = (
@@ -270,7 +273,7 @@ class ModelConfig:
     def _refuse(self, names: Sequence[str], reason: str) -> None:
         """Refuse settings that have no meaning in this model."""
         for name in names:
-            if getattr(self, name) not in (None, False, ()):
+            if getattr(self, name) not in (None, False, getattr(type(self), name)):
                 raise UserError(f"--{name.replace('_', '-')}: {reason}, not {self.arch} as it is here")
 
     @property
@@ -366,7 +369,7 @@ class ModelConfig:
         used = parameter_count(self, PRODUCTS, active=True)
         if not self.architecture.size_law:
             return used
-        without = {**dict.fromkeys(EXPERT_SETTINGS), "n_experts": 0, "mlp_only_layers": ()}
+        without = {name: getattr(type(self), name) for name in EXPERT_SETTINGS} | {"n_experts": 0}
         dense = replace(self, **without)  # pyright: ignore[reportArgumentType]
         return 12 * self.d_model**2 * self.n_layers * used // parameter_count(dense, PRODUCTS)
 
