@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,13 @@ def test_a_wrong_file_is_told_what_is_wrong(name, old, new, what, tmp_path):
     (tmp_path / "mine.py").write_text(text.replace(old, new))
     with pytest.raises(AssertionError, match=what):
         check(tmp_path / "mine.py")
+
+
+def test_a_file_that_is_no_python_gets_a_line(tmp_path):
+    (tmp_path / "mine.py").write_text("def f(:\n")
+    words = [sys.executable, FOLDER / "check.py", tmp_path / "mine.py"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "wrong: SyntaxError: invalid syntax (mine.py, line 1)\n")
 
 
 @pytest.mark.slow
