@@ -72,10 +72,6 @@ def resolve(
     if steps is None:
         steps = horizon(model, config.tokens_per_step, given.tokens_per_param, given.horizon_basis)
     warmup = usual_warmup(steps) if given.warmup_steps is None else given.warmup_steps
-    if not 0 <= warmup < steps:
-        raise UserError(
-            f"--warmup-steps is {warmup}; it must lie in 0..{steps - 1}: the run has {steps} steps"
-        )
     lr, source, multiplier = given.lr, "given", given.lr_multiplier
     if lr is None:
         own = rules.rate(config)
@@ -112,10 +108,8 @@ def resolve(
         compile=(on_gpu and not model.architecture.oscillators) if given.compile is None else given.compile,
         **evaluation_sizes(given, steps * global_batch, steps),
     )
-    run_dir = given.run_dir
-    if run_dir is None:
-        folder = environment_path("RESULTS_BASE_FOLDER") or Path("runs")
-        run_dir = folder / (given.name or default_name(config, data.name))
+    runs = environment_path("RESULTS_BASE_FOLDER") or Path("runs")
+    run_dir = given.run_dir or runs / (given.name or default_name(config, data.name))
     check_resolved(config, data)
     return replace(config, run_dir=run_dir, name=given.name or run_dir.name, notes=tuple(remarks(config)))
 
@@ -200,7 +194,11 @@ def check_resolved(config: TrainConfig, data: Vocabulary) -> None:
     """Refuse what contradicts the data, the model or the length of the run."""
     from danalab.optim import settings_of  # imports torch
 
-    given = config.given
+    given, warmup, steps = config.given, config.warmup_steps, config.iterations
+    if not 0 <= warmup < steps:
+        raise UserError(
+            f"--warmup-steps is {warmup}; it must lie in 0..{steps - 1}: the run has {steps} steps"
+        )
     if config.document_mask and data.eos_id is None:
         raise UserError(
             f"--document-mask: the id that ends a document of {data.name} is unknown; leave it out"
