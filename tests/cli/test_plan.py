@@ -171,3 +171,9 @@ def test_a_size_by_rule_is_the_published_run_and_says_what_to_type_without_its_d
         )
         assert "--data stdlib" in error
     assert not list(tmp_path.iterdir())
+
+
+def test_the_device_is_one_of_torchs_and_may_be_elsewhere(capsys):
+    assert main(["plan", "--heads", "2", "--device", "10"]) == 2
+    assert "--device 10: cpu, cuda, cuda:N or mps is expected" in capsys.readouterr().err
+    assert main(["plan", "--heads", "2", "--device", "cuda:0"]) == 0

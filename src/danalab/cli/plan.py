@@ -88,14 +88,17 @@ def run(flags: Flags) -> Answer:
 
 
 def _tokens_per_second(config: TrainConfig) -> float | None:
-    """Tokens per second of forward and backward passes here, measured for a second; None: the model is too large."""
+    """Tokens per second of forward and backward passes here, measured for a second; None: it cannot be measured."""
     import torch
 
     from danalab.models import build_model
+    from danalab.train.system.device import choose_device, device_type
 
-    device = torch.device(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device_type(config.device) == "cuda" and not torch.cuda.is_available():  # a plan for another machine
+        return None
+    device = choose_device(config.device)
     largest, work = (1e9, 1e13) if device.type == "cuda" else (3e7, 1e10)  # parameters; FLOPs of a step
-    if device.type not in ("cpu", "cuda") or config.model.exact_params > largest:
+    if config.model.exact_params > largest:
         return None
     model = build_model(config.model, seed=0).to(device)
     most = max(1, int(work / config.flops_per_token))
