@@ -159,7 +159,7 @@ def plan_texts(place: Path, tokenizer: str | Path | None, root: Path) -> Prepara
         source = TextSource([place])
     except UserError as error:
         raise UserError(f"{place}: neither a data set ({NOTHING}) nor text ({error})") from error
-    wanted = str(tokenizer or source.fitting_tokenizer())
+    wanted = str(tokenizer or source.default_tokenizer)
     path = tokenizer_path(wanted)
     kind = load_tokenizer(path).fingerprint[:8] if path else wanted
     digest = hashlib.sha256(source.identity().encode("utf-8", "surrogateescape")).hexdigest()

@@ -29,7 +29,7 @@ class Source(ABC):
     licence: ClassVar[str]
     ready: ClassVar[bool] = False
     """Needs neither network nor input files: a run may prepare it automatically."""
-    default_tokenizer: ClassVar[str] = "bpe-4096"
+    default_tokenizer: str = "bpe-4096"
     default_max_tokens: ClassVar[int | None] = None
     """Training tokens of a source without an end, where neither tokens nor documents are limited."""
     val_fraction: float = 0.01

@@ -29,6 +29,8 @@ from danalab.files import parse_json, walk_files
 MAX_DOCUMENT_BYTES = 256 * 1024
 _MIN_DOCUMENT_BYTES, _FEW_FILES = 2048, 10
 _VALIDATION_BYTES = 1 << 15  # a share of 1% of a small text would be shorter than one sequence
+_SMALLER = ((10_000, "bytes"), (100_000, "bpe-512"), (1_000_000, "bpe-1024"))
+"""The default tokenizer of a text below so many bytes."""
 PLAIN = {".txt", ".md"}
 LINES = {".jsonl", ".ndjson", ".json"}
 PACKED = {".gz", ".zst"}
@@ -76,7 +78,9 @@ class TextSource(Source):
             )
         unread = ", ".join(f"{count:,} {kind}" for kind, count in self._unread.most_common())
         self.report = f"read {len(self._sizes):,} file(s)" + (f"; not read: {unread}" if unread else "")
-        self.val_fraction = max(0.01, min(0.1, _VALIDATION_BYTES / max(1, sum(self._sizes))))
+        size = sum(self._sizes)
+        self.val_fraction = max(0.01, min(0.1, _VALIDATION_BYTES / max(1, size)))
+        self.default_tokenizer = next((name for below, name in _SMALLER if size < below), "bpe-4096")
 
     @classmethod
     def build(cls, inputs: Sequence[str | Path], val_inputs: Sequence[str | Path]) -> TextSource:
@@ -111,12 +115,6 @@ class TextSource(Source):
     def size_bytes(self) -> int | None:
         compressed = any(file.suffix in PACKED | {".parquet"} for file in [*self.files, *self.val_files])
         return None if compressed else sum(self._sizes)
-
-    def fitting_tokenizer(self) -> str:
-        """The default tokenizer, or a smaller one for little text."""
-        size = sum(self._sizes)
-        smaller = ((10_000, "bytes"), (100_000, "bpe-512"), (1_000_000, "bpe-1024"))
-        return next((name for below, name in smaller if size < below), self.default_tokenizer)
 
     def identity(self) -> str:
         lines = [f"documents of at most {self._longest}"]
