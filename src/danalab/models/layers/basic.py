@@ -17,6 +17,9 @@ class Linear(nn.Linear):
         super().__init__(in_features, out_features, bias=bias)
         self.role = role
 
+    def reset_parameters(self) -> None:
+        """Nothing: `danalab.models.init` draws all weights, and torch's own would import the compiler for it."""
+
 
 class Embedding(nn.Embedding):
     """One vector for each token id, or each position."""
@@ -24,6 +27,9 @@ class Embedding(nn.Embedding):
     def __init__(self, rows: int, dim: int, role: str = "embedding"):
         super().__init__(rows, dim)
         self.role = role
+
+    def reset_parameters(self) -> None:
+        """Nothing: `danalab.models.init` draws all weights, and torch's own would import the compiler for it."""
 
 
 class MLP(nn.Module):
