@@ -128,11 +128,10 @@ def prepare(
         else:
             chosen.save(folder)
         for split in (TRAIN, VAL):
-            limit = max_tokens or math.inf
-            if split == VAL and not own:
-                limit *= fraction
+            part = fraction if split == VAL and not own else 1.0
+            limit = part * (max_tokens or math.inf)
             left = limit - sum(entry.tokens for entry in journal.shards[split])
-            chunks = _chunks(_documents(source, split, share, journal.places.get(split, (0, 0))))
+            chunks = _chunks(_documents(source, split, share, journal.places.get(split, (0, 0))), part)
             encoded = _limited(_encoded(chosen, chunks), left) if left > 0 else iter(())
             shown = _with_progress(encoded, source, split, journal, max_tokens) if progress else encoded
             _write(folder, split, journal, chosen, shown, shard_tokens)
@@ -262,13 +261,14 @@ def _sample(source: Source, share: float | None) -> Iterator[str]:
                 return
 
 
-def _chunks(documents: Iterator[tuple[Place, str]]) -> Iterator[tuple[Place, list[str]]]:
-    """Texts of several documents, with the place after them."""
+def _chunks(documents: Iterator[tuple[Place, str]], part: float) -> Iterator[tuple[Place, list[str]]]:
+    """Texts of several documents, with the place after them; fewer of those that are a `part` of the source, so that
+    little is read ahead."""
     texts, size, place = list[str](), 0, (0, 0)
     for place, text in documents:
         texts.append(text)
         size += len(text)
-        if size >= _CHUNK_CHARACTERS or len(texts) >= _CHUNK_DOCUMENTS:
+        if size >= part * _CHUNK_CHARACTERS or len(texts) >= part * _CHUNK_DOCUMENTS:
             yield place, texts
             texts, size = [], 0
     if texts:

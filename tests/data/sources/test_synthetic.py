@@ -147,7 +147,7 @@ def test_a_prepared_language_opens_with_windows_of_one_document(
     assert main(["data", "validate", str(tmp_path / "made")]) == 0
 
 
-def test_an_interrupted_preparation_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_preparing_again_gives_the_same_bytes(tmp_path: Path) -> None:
     source = SyntheticSource(Language(words=20, document_tokens=16))
     prepare(source, out=tmp_path / "whole", max_tokens=3000, shard_tokens=1000, progress=False)
     again = SyntheticSource(Language(words=20, document_tokens=16))
