@@ -1,4 +1,4 @@
-"""The shape of a model: the one class that has it, and what follows from it: parameters, FLOPs. Only counting imports torch.
+"""The shape of a model: the one class that has it, and what follows from it: parameters, FLOPs. Counting imports torch.
 
 `ModelConfig.from_heads("enoki", 12)` is a size of the paper's ladder. None means: as the architecture does.
 
