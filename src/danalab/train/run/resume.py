@@ -200,6 +200,7 @@ def run_record(
         "dataset": {
             "path": dataset.location,
             "fingerprint": dataset.fingerprint,
+            "samples": dataset.samples,
             "tokens": dataset.n_tokens,
             "tokenizer": dataset.tokenizer_name,
         },
@@ -252,10 +253,13 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
         f"{flag(name)}: {_show(there)} there, {_show(here)} here" for name, (there, here) in pairs.items()
     ]
     place, way = saved["dataset"]["path"], "repeat its command to continue it"
-    if saved["dataset"]["fingerprint"] != dataset.fingerprint:
-        changed = place == dataset.location
-        reasons.append(f"data: {place} " + ("changed since" if changed else f"there, {dataset.path} here"))
-        way = "restore its data to continue it" if changed and not pairs else way
+    other = saved["dataset"]["fingerprint"] != dataset.fingerprint
+    changed = [] if other else _changed_files(saved["dataset"].get("samples", []), dataset)
+    if other and place != dataset.location:
+        reasons.append(f"data: {place} there, {dataset.path} here")
+    elif other or changed:
+        reasons.append(f"data: {place} changed since" + (f" in {', '.join(changed[:4])}" if changed else ""))
+        way = way if pairs else "restore its data to continue it"
     elif pairs.keys() == {"iterations"} and spec.iterations > theirs["iterations"]:
         way = f"give --extend-to {spec.iterations} to lengthen it"
     if reasons:
@@ -276,6 +280,12 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
     if wanted < earlier:
         raise UserError(f"--extend-to {wanted}: the run was extended to {earlier} steps already")
     return spec
+
+
+def _changed_files(samples: list[list[str]], dataset: Dataset) -> list[str]:
+    """Names of files that differ from their `samples` (absent in runs of earlier versions)."""
+    pairs = zip(samples, dataset.samples, strict=False)
+    return [name for (name, then), (_, now) in pairs if then != now]
 
 
 def _is_moved(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
