@@ -287,11 +287,11 @@ def test_settings_that_mean_nothing_are_refused(settings, words):
         (lambda: ADana([nn.Parameter(torch.ones(2, dtype=torch.complex64))]), "real numbers"),
         (lambda: SNOO(ADana(net().parameters()), k=0), "k is 0"),
         (lambda: SNOO(net()), "inner is Sequential"),
-        (lambda: build_optimizer(net(), "adana"), "is a Sequential; give the name first, then the model"),  # pyright: ignore
+        (lambda: build_optimizer(net(), "adana"), "is a Sequential; give the name first, then the model"),
         (lambda: build_optimizer("adamw", net(), omega=4.0), "adamw: omega needs horizon"),
         (lambda: build_optimizer("adamw", net(), horizon=9), "adamw: horizon is 9 without omega"),
         (lambda: build_optimizer("soap", net(), omega=4.0, horizon=0), "soap: horizon is 0"),
-        (lambda: lr_scheduler(ADana(net()), "cos"), "schedule is a str; it must be what get_schedule"),  # pyright: ignore
+        (lambda: lr_scheduler(ADana(net()), "cos"), "schedule is a str; it must be what get_schedule"),
     ],
 )
 def test_what_cannot_be_optimized_is_refused(build, words):
