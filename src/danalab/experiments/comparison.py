@@ -184,7 +184,7 @@ def limits(rows: Sequence[Row]) -> list[str]:
 
 def write_comparison(curves: Sequence[RunCurve], rows: Sequence[Row], out: Path) -> Path:
     """Write compare.md and the loss curves as PNG and SVG into `out`; returns the page."""
-    from danalab.experiments.drawing import save_figure
+    from danalab.colors import save_figure
 
     out.mkdir(parents=True, exist_ok=True)
     baseline = next(curve for curve, row in zip(curves, rows, strict=True) if row["is_baseline"])

@@ -38,7 +38,7 @@ _LAWS = {
 
 def write_report(found: Analysis, out: Path) -> Path:
     """Write the report into `out`; returns report.md."""
-    from danalab.experiments.drawing import save_figure
+    from danalab.colors import save_figure
 
     out.mkdir(parents=True, exist_ok=True)
     lines = [*answer(found), "", *remarks(found), ""]
