@@ -275,8 +275,8 @@ FIGURES: dict[str, tuple[Callable[[Analysis], Figure | None], str]] = {
     "headline": (
         headline_figure,
         "Above: final loss against compute, one point per size (mean over seeds, bars from lowest to highest), with "
-        "the fitted laws and their 95% bands. Below: compute saved at equal loss; bars are 95% intervals, hollow points "
-        "have too few seeds for one.",
+        "the fitted laws and their 95% bands. Below: compute saved at equal loss; bars are 95% intervals, hollow "
+        "points have too few seeds for one.",
     ),
     "loss-curves": (curves_figure, "Validation loss over training at the best settings of each size."),
     "lr-law": (lr_law_figure, "Best learning rate of each size, all that were tried (small), and the law."),
