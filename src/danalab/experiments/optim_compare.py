@@ -102,7 +102,7 @@ def _write(
         "lr": (lambda: lr_figure(problems, results), "Every trial of the search; circles: the best."),
         "newton-schulz": (
             orthogonalisation_figure,
-            "What Muon does to a gradient: in five steps of matrix products its singular values go to 1, the small ones last.",
+            "What Muon does to a gradient: five steps of matrix products take its singular values to 1, large ones first.",
         ),
     }
     found = {
@@ -113,8 +113,8 @@ def _write(
     trials, seeds = len(results[0].trials), len(results[0].best)
     lines = [
         f"The same number of learning-rate trials for each optimizer ({trials}), by one rule from its usual rate on; "
-        f"then {seeds} seed{'s' if seeds > 1 else ''} at the best. One learning-rate schedule for all. Small problems show what an optimizer "
-        "does, not which is best for a large model.",
+        f"then runs at the best (seeds: {seeds}). One learning-rate schedule for all. Small problems show what an "
+        "optimizer does, not which is best for a large model.",
         "Quick mode: runs are too short to draw conclusions." if config.quick else "",
         as_markdown(results_table(found["results"])),
         *(f"- {each.name}: {each.title}; {each.steps} steps; measured: {each.unit}" for each in problems),

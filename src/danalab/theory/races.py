@@ -226,7 +226,7 @@ def _draw_moe(study: Study) -> Figure:
         )  # it is ADana wherever ADana is stable
         for i in range(columns):
             kappa = "" if name == "adam" else f", kappa = {a['kappa'][i]:g}"
-            style = {
+            style: dict[str, Any] = {
                 "color": optimizer_color(name),
                 "ls": ("-", "--", ":", "-.")[i % 4],
                 "label": LABELS[name] + kappa,
