@@ -102,7 +102,7 @@ def _write(
         "lr": (lambda: lr_figure(problems, results), "Every trial of the search; circles: the best."),
         "newton-schulz": (
             orthogonalisation_figure,
-            "What Muon does to a gradient: five steps of matrix products take its singular values to 1, large ones first.",
+            "What Muon does to a gradient: five steps of products take its singular values to 1, large ones first.",
         ),
     }
     found = {
