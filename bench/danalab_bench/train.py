@@ -22,7 +22,6 @@ from danalab.scaling import dimensions
 from danalab.train.config.flags import Dtype
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import build_trainer
 from danalab.train.run.folder import RunFolder
 from danalab.train.stage import BatchSource
 from danalab.train.step.loss import TrainingBatch
@@ -106,7 +105,7 @@ def make_trainer(
     )
     dataset, folder = open_dataset(data), RunFolder(scratch / "run")
     folder.path.mkdir()
-    return build_trainer(resolve(config, dataset), dataset, folder)
+    return Trainer(resolve(config, dataset), dataset, folder)
 
 
 def make_plain(case: TrainingCase, data: Path, device: str, dtype: torch.dtype) -> PlainLoop:

@@ -16,6 +16,7 @@ import torch
 
 from danalab import __version__
 from danalab.data import open_dataset, prepare
+from danalab.data.bare import BareFiles
 from danalab.data.formats.shards import HEADER, MAGIC, Encoding, Manifest, ShardEntry
 from danalab.data.open import describe
 from danalab.data.tokenizers import train_bpe
@@ -101,6 +102,26 @@ def test_another_tokenizer_beside_the_shards_is_refused(prepared):
     with pytest.raises(UserError, match=r"tokenizer.*json: content differs from manifest\.json's sha256"):
         open_dataset(prepared)
     assert len(validate(prepared).errors) >= 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "changed", "seen"),
+    [
+        (1, 0, True),
+        (131_072, 70_000, True),
+        (131_072, 8192, True),
+        (400_000, 0, True),
+        (400_000, 399_999, True),
+        (400_000, 9000, False),
+    ],
+)
+def test_a_sample_covers_a_small_shard_and_both_ends_of_a_large_one(tmp_path, tokens, changed, seen):
+    ids = np.zeros(tokens, "<u2")
+    shard = BareFiles(_bare(tmp_path, train=ids)).open_file(tmp_path / "train.bin")
+    before = shard.sample()
+    ids[changed] = 1
+    ids.tofile(shard.path)
+    assert (shard.sample() != before) == seen
 
 
 def test_flipped_bytes_are_found_when_asked(prepared):

@@ -8,11 +8,11 @@ import torch
 from danalab.models import build_model
 from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import run_training
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.open import open_run
 from danalab.train.step.average import AVERAGE
+from danalab.train.trainer import run_training
 from distributed.ranks import run_ranks
 
 

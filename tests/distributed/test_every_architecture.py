@@ -8,8 +8,8 @@ import pytest
 
 from danalab.models.architectures import ARCHITECTURES
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import run_training
 from danalab.train.run.metrics import read_rows
+from danalab.train.trainer import run_training
 from distributed.ranks import run_ranks
 
 MODES = {

@@ -16,9 +16,9 @@ from danalab.models.parallel import apply_expert_parallel, check_expert_parallel
 from danalab.optim import build_optimizer
 from danalab.train.checkpoint import tensors
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import run_training
 from danalab.train.parallel.layout import RankLayout
 from danalab.train.run.metrics import read_rows
+from danalab.train.trainer import run_training
 from distributed.curves import Case, curve, curves
 from distributed.ranks import run_ranks
 

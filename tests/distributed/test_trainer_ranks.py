@@ -15,14 +15,14 @@ import torch
 from danalab.data import open_dataset
 from danalab.errors import FirstRankError, LostRankError, UserError
 from danalab.models import ModelConfig, build_model
-from danalab.train import job as job_module
+from danalab.train import trainer as trainer_module
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.evaluation import ValidationLoss
-from danalab.train.job import build_trainer, run_training
 from danalab.train.parallel import world as failures
 from danalab.train.parallel.layout import RankLayout
 from danalab.train.parallel.world import World, join
 from danalab.train.run.metrics import read_rows
+from danalab.train.trainer import Trainer, run_training
 from distributed.ranks import RankFailed, run_ranks
 
 CPU = torch.device("cpu")
@@ -60,11 +60,11 @@ def hooked(monkeypatch, hook):
     """Have `hook(trainer)` called with the trainer of each rank that is built."""
 
     def build(*args, **kwargs):
-        trainer = build_trainer(*args, **kwargs)
+        trainer = Trainer(*args, **kwargs)
         hook(trainer)
         return trainer
 
-    monkeypatch.setattr(job_module, "build_trainer", build)
+    monkeypatch.setattr(trainer_module, "Trainer", build)
 
 
 # ---- the same run ----

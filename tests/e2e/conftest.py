@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from danalab.train.job import run_training
 from danalab.train.run.folder import RunFolder
+from danalab.train.trainer import run_training
 from e2e.disturbed import config
 from text_data import prepare_lines
 

@@ -14,9 +14,9 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import run_training
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
+from danalab.train.trainer import run_training
 
 TIMES = {"time", "tokens_per_second", "seconds_per_step", "memory_gib", "data_wait", "save_wait", "mfu"}
 STEPS = 60

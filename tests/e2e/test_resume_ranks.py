@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from danalab.train import job
+from danalab.train import trainer as trainer_module
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import run_training
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
+from danalab.train.trainer import run_training
 from distributed.ranks import RankFailed, run_ranks
 from e2e.disturbed import config, everything, rows
 
@@ -88,7 +88,7 @@ def test_as_many_ranks_go_on_bitwise(data, tmp_path, size, given):
 
 def hit(number: signal.Signals, step: int) -> None:
     """Send a signal to this process when it makes a step."""
-    build = job.build_trainer
+    build = trainer_module.Trainer
 
     def building(*args, **kwargs):
         trainer = build(*args, **kwargs)
@@ -102,7 +102,7 @@ def hit(number: signal.Signals, step: int) -> None:
         trainer._make_step = making
         return trainer
 
-    job.build_trainer = building
+    trainer_module.Trainer = building
 
 
 def train_and_die(rank: int, size: int, settings: TrainConfig) -> list[int]:

@@ -40,6 +40,7 @@ def test_a_value_has_the_type_of_its_flag(tmp_path):
 def test_what_is_fixed_has_one_value_and_loses_nothing_of_it():
     said = parse_fixed(["seq-len=256", "data=a:0.7,b:0.3", "mlp-only-layers=0,2", "compile=true"])
     assert said == {"seq_len": 256, "data": "a:0.7,b:0.3", "mlp_only_layers": [0, 2], "compile": True}
+    assert parse_fixed(["betas=0.8,0.95", "eps=1e-9"]) == {"betas": [0.8, 0.95], "eps": 1e-9}
     for words, what in ((["seq-len="], "no value"), (["lr=1", "lr=2"], "twice"), (["lr"], "KEY=VALUE")):
         with pytest.raises(UserError, match=what):
             parse_fixed(words)

@@ -18,7 +18,7 @@ from danalab.post.settings import STAGES, MidFlags, RlFlags, SftFlags
 from danalab.post.speedrun.pipeline import InterruptedRunError, Speedrun
 from danalab.post.speedrun.report import as_json, scores_table, write_report
 from danalab.post.speedrun.settings import PRESETS, Preset, SpeedrunConfig
-from danalab.train import job
+from danalab.train import trainer as trainer_module
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.run.exchange import model_card
 from danalab.train.run.folder import RunFolder
@@ -182,7 +182,7 @@ def test_a_speedrun_that_is_killed_in_every_stage_gives_the_same_rows_and_scores
 
 
 def _kill_at(stage: str, step: int) -> None:
-    build = job.build_trainer
+    build = trainer_module.Trainer
 
     def building(spec, *args, **kwargs):
         trainer = build(spec, *args, **kwargs)
@@ -196,7 +196,7 @@ def _kill_at(stage: str, step: int) -> None:
         trainer._make_step = making
         return trainer
 
-    job.build_trainer = building
+    trainer_module.Trainer = building
 
 
 @pytest.mark.parametrize("name", PRESETS)

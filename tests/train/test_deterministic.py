@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from danalab.train.job import run_training
 from danalab.train.run.open import open_run
+from danalab.train.trainer import run_training
 from distributed.ranks import run_ranks
 
 

@@ -17,12 +17,12 @@ from danalab.errors import UserError
 from danalab.models import build_model
 from danalab.models.loss import chunked_cross_entropy
 from danalab.optim import build_optimizer, settings_of
-from danalab.train import job as job_module
+from danalab.train import trainer as trainer_module
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import build_trainer, run_training
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.open import open_run
+from danalab.train.trainer import Trainer, run_training
 from distributed.ranks import run_ranks
 
 Weights = dict[str, Tensor]
@@ -52,7 +52,7 @@ def hooked(monkeypatch: pytest.MonkeyPatch, before_step: Callable[[Any], None]) 
     """Have `before_step(trainer)` called before each step of each worker."""
 
     def build(*args: Any, **kwargs: Any):
-        trainer = build_trainer(*args, **kwargs)
+        trainer = Trainer(*args, **kwargs)
         original = trainer._make_step
 
         def step(*of: Any):
@@ -62,7 +62,7 @@ def hooked(monkeypatch: pytest.MonkeyPatch, before_step: Callable[[Any], None]) 
         trainer._make_step = step
         return trainer
 
-    monkeypatch.setattr(job_module, "build_trainer", build)
+    monkeypatch.setattr(trainer_module, "Trainer", build)
 
 
 # ---- the method ----

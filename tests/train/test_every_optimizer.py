@@ -14,11 +14,11 @@ from danalab.files import write_json
 from danalab.optim import list_optimizers
 from danalab.train import train
 from danalab.train.config.resolve import resolve
-from danalab.train.job import build_trainer
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 from danalab.train.run.resume import choose_resume_point, run_record
 from danalab.train.step.loss import TrainingBatch
+from danalab.train.trainer import Trainer
 from optimizer_kinds import others_slow
 
 EVERY = list_optimizers()
@@ -104,7 +104,7 @@ def test_a_skipped_step_changes_nothing(tiny, opt):
     settings = config(tiny, opt)
     dataset = open_dataset(settings.data)
     resolved = resolve(settings, dataset)
-    trainer = build_trainer(resolved, dataset, RunFolder(resolved.run_dir))
+    trainer = Trainer(resolved, dataset, RunFolder(resolved.run_dir))
     batches = dataset.batches(seed=1, global_batch=4, seq_len=16)
     for step in range(3):
         trainer._make_step(TrainingBatch(*batches[step]), logged=False)
@@ -137,8 +137,8 @@ def test_a_run_from_anothers_checkpoint_takes_its_clocks_and_keeps_its_own_setti
     folder = RunFolder(resolved.run_dir)
     with folder.locked():
         resolved, source = choose_resume_point(resolved, dataset, folder)
-        trainer = build_trainer(resolved, dataset, folder)
-        source.load(trainer)
+        trainer = Trainer(resolved, dataset, folder)
+        trainer.load(source)
     group = trainer.driver.optimizer.param_groups[0]
     assert group["peak_lr"] == first.lr / 2
     if clock == "t":
@@ -146,7 +146,7 @@ def test_a_run_from_anothers_checkpoint_takes_its_clocks_and_keeps_its_own_setti
     elif clock == "step":
         assert group["step"] == STEPS
     else:
-        fresh = build_trainer(resolved, dataset, folder).driver.optimizer.param_groups[0]
+        fresh = Trainer(resolved, dataset, folder).driver.optimizer.param_groups[0]
         assert group[clock] > fresh[clock]
     trainer.driver.train()
     assert group.get("train_mode", True)
@@ -165,7 +165,7 @@ def test_a_schedule_free_run_is_sampled_and_evaluated_at_its_averages(tiny):
     resolved = resolve(settings, dataset)
     folder = RunFolder(resolved.run_dir)
     with folder.locked():
-        trainer = build_trainer(resolved, dataset, folder)
+        trainer = Trainer(resolved, dataset, folder)
         trainer.fit()
     trained = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
     with trainer.driver.evaluating():

@@ -7,8 +7,8 @@ import torch
 
 from danalab.train import train
 from danalab.train.config.resolve import resolve
-from danalab.train.job import run_training
 from danalab.train.run.open import open_run
+from danalab.train.trainer import run_training
 
 
 def weights(folder):

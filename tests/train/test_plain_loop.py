@@ -11,8 +11,8 @@ from danalab.models import build_model
 from danalab.optim import build_optimizer
 from danalab.optim.schedules import get_schedule
 from danalab.train.config.resolve import resolve
-from danalab.train.job import run_training
 from danalab.train.run.open import open_run
+from danalab.train.trainer import run_training
 
 STEPS, WARMUP, LR, DECAY, CLIP, Z_LOSS = 12, 4, 3e-3, 0.1, 0.1, 1e-2
 

@@ -12,10 +12,10 @@ import torch
 from danalab.cli.app import main
 from danalab.models import ModelConfig, build_model
 from danalab.train import train
-from danalab.train.job import run_training
 from danalab.train.run.open import open_run
 from danalab.train.step.gradients import GradientStep
 from danalab.train.step.loss import CrossEntropy, TrainingBatch
+from danalab.train.trainer import run_training
 
 RESONANCE = {"arch": "resonance", "n_heads": 4, "num_frequencies": 8, "opt": "adamw"}
 

@@ -12,12 +12,12 @@ from danalab.data import open_dataset
 from danalab.models import build_model
 from danalab.train.checkpoint import tensors
 from danalab.train.config.resolve import resolve
-from danalab.train.job import build_trainer
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.resume import ResumePoint
 from danalab.train.stage import BatchSource, Consumption, Stage
 from danalab.train.step.loss import CrossEntropy, Loss, LossTerms, TrainingBatch
+from danalab.train.trainer import Trainer
 
 
 class OnPolicy(BatchSource):
@@ -70,7 +70,7 @@ def make(tiny, source, evaluators=(), **given):
     dataset = open_dataset(config.data)
     spec = resolve(config, dataset)
     spec.run_dir.mkdir(exist_ok=True)
-    return build_trainer(spec, dataset, RunFolder(spec.run_dir), make_stage=stage)
+    return Trainer(spec, dataset, RunFolder(spec.run_dir), make_stage=stage)
 
 
 def test_an_on_policy_source_sees_every_update_and_its_state_is_part_of_checkpoints(tiny, tmp_path):
@@ -82,7 +82,7 @@ def test_an_on_policy_source_sees_every_update_and_its_state_is_part_of_checkpoi
     assert trainer._meta()["batches"] == {"made": 3}
     again = OnPolicy()
     resumed = make(tiny, again, run_dir=tmp_path / "other")
-    resumed.restore(trainer._meta())
+    resumed._restore(trainer._meta())
     assert resumed.fit() == "finished"
     assert again.made == 8
 
@@ -103,7 +103,7 @@ def test_a_batch_without_any_target_makes_no_update(tiny):
     dataset = open_dataset(config.data)
     spec = resolve(config, dataset)
     spec.run_dir.mkdir(exist_ok=True)
-    trainer = build_trainer(spec, dataset, RunFolder(spec.run_dir), make_stage=stage)
+    trainer = Trainer(spec, dataset, RunFolder(spec.run_dir), make_stage=stage)
     assert trainer.fit() == "finished"
     rows = read_rows(trainer.logbook.metrics_file)
     assert [row["update_norm"] == 0 for row in rows] == [True, False] * 3
@@ -183,7 +183,7 @@ def test_the_best_evaluation_is_kept_through_a_restart(tiny, tmp_path):
     trainer = make(tiny, OnPolicy(), [losses], keep_best=True, eval_interval=2, iterations_to_run=5)
     assert trainer.fit() == "stopped"
     again = make(tiny, OnPolicy(), [losses], keep_best=True, eval_interval=2)
-    ResumePoint(again.saver.store.path(5), own=True).load(again)
+    again.load(ResumePoint(again.saver.store.path(5), own=True))
     assert again.fit() == "finished"
     *end, weights = best_of(again)
     assert end == ["finished", 8, 4, 1.5]

@@ -14,15 +14,15 @@ import torch
 
 from danalab.data import open_dataset
 from danalab.errors import UserError
-from danalab.train import job as job_module
 from danalab.train import train
+from danalab.train import trainer as trainer_module
 from danalab.train.checkpoint import store as store_module
 from danalab.train.config.resolve import resolve
 from danalab.train.evaluation import ValidationLoss, ValidationResult
-from danalab.train.job import build_trainer, run_training
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 from danalab.train.step.finite_guard import NonFiniteError
+from danalab.train.trainer import Trainer, run_training
 
 TIMES = {"time", "tokens_per_second", "seconds_per_step", "memory_gib", "data_wait", "save_wait", "mfu"}
 
@@ -37,7 +37,7 @@ def weights(folder, step=None):
 
 def spoil_at(monkeypatch, *steps):
     """Make the gradient of one weight not a number at these steps (1-based)."""
-    original = build_trainer
+    original = Trainer
 
     def build(*args, **kwargs):
         trainer = original(*args, **kwargs)
@@ -45,7 +45,7 @@ def spoil_at(monkeypatch, *steps):
         weight.register_hook(lambda g: g * float("nan") if trainer.step + 1 in steps else g)
         return trainer
 
-    monkeypatch.setattr(job_module, "build_trainer", build)
+    monkeypatch.setattr(trainer_module, "Trainer", build)
 
 
 # ---- what is written ----
@@ -190,7 +190,7 @@ def test_skipping_gives_up_after_ten_in_a_row(tiny, monkeypatch):
 
 def test_sigterm_checkpoints_the_current_step_and_asks_for_requeue(tiny, tmp_path, monkeypatch):
     whole = train(tiny(run_dir=tmp_path / "whole"))
-    original = job_module.build_trainer
+    original = trainer_module.Trainer
 
     def build(*args, **kwargs):
         trainer = original(*args, **kwargs)
@@ -204,7 +204,7 @@ def test_sigterm_checkpoints_the_current_step_and_asks_for_requeue(tiny, tmp_pat
         trainer.schedule = interrupting
         return trainer
 
-    monkeypatch.setattr(job_module, "build_trainer", build)
+    monkeypatch.setattr(trainer_module, "Trainer", build)
     outcome = run_training(tiny())
     assert (outcome.status, outcome.exit_code, outcome.summary["step"]) == ("interrupted", 85, 8)
     monkeypatch.undo()
@@ -215,7 +215,7 @@ def test_sigterm_checkpoints_the_current_step_and_asks_for_requeue(tiny, tmp_pat
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_during_a_save_checkpoints_the_step_that_training_is_at(tiny, monkeypatch, number):
-    original = job_module.build_trainer
+    original = trainer_module.Trainer
 
     def build(*args, **kwargs):
         trainer = original(*args, **kwargs)
@@ -229,7 +229,7 @@ def test_a_signal_during_a_save_checkpoints_the_step_that_training_is_at(tiny, m
         trainer.saver._write = interrupted
         return trainer
 
-    monkeypatch.setattr(job_module, "build_trainer", build)
+    monkeypatch.setattr(trainer_module, "Trainer", build)
     outcome = run_training(tiny())
     assert (outcome.status, outcome.exit_code) == ("interrupted", 85)
     assert 10 <= outcome.summary["step"] < 20
@@ -248,7 +248,7 @@ def test_a_local_disk_on_the_way_changes_nothing(tiny, tmp_path):
 @pytest.mark.slow
 def test_an_evaluation_that_is_interrupted_is_made_up_for(tiny, tmp_path, monkeypatch):
     whole = train(tiny(run_dir=tmp_path / "whole"))
-    original = job_module.build_trainer
+    original = trainer_module.Trainer
 
     def build(*args, **kwargs):
         trainer = original(*args, **kwargs)
@@ -262,7 +262,7 @@ def test_an_evaluation_that_is_interrupted_is_made_up_for(tiny, tmp_path, monkey
         evaluator.spread = interrupted
         return trainer
 
-    monkeypatch.setattr(job_module, "build_trainer", build)
+    monkeypatch.setattr(trainer_module, "Trainer", build)
     outcome = run_training(tiny())
     assert outcome.summary["step"] == 10
     assert rows(outcome.folder)[-1]["step"] == 8
@@ -362,7 +362,7 @@ def test_resume_from_a_step_that_is_not_there_says_so(tiny, tmp_path):
 @pytest.mark.slow
 def test_a_disk_that_is_full_for_a_while_costs_neither_the_run_nor_a_row(tiny, tmp_path, monkeypatch, caplog):
     whole = train(tiny(run_dir=tmp_path / "whole"))
-    original = job_module.build_trainer
+    original = trainer_module.Trainer
 
     class Full:
         def write(self, data):
@@ -386,7 +386,7 @@ def test_a_disk_that_is_full_for_a_while_costs_neither_the_run_nor_a_row(tiny, t
         trainer.schedule = filling
         return trainer
 
-    monkeypatch.setattr(job_module, "build_trainer", build)
+    monkeypatch.setattr(trainer_module, "Trainer", build)
     folder = train(tiny())
     assert "checkpoint of step 10" in caplog.text
     assert rows(folder) == rows(whole)
@@ -394,7 +394,7 @@ def test_a_disk_that_is_full_for_a_while_costs_neither_the_run_nor_a_row(tiny, t
 
 
 def test_what_a_checkpoint_says_is_not_changed_by_training_that_goes_on(tiny, tmp_path, monkeypatch):
-    original = job_module.build_trainer
+    original = trainer_module.Trainer
 
     def build(*args, **kwargs):
         trainer = original(*args, **kwargs)
@@ -407,7 +407,7 @@ def test_what_a_checkpoint_says_is_not_changed_by_training_that_goes_on(tiny, tm
         trainer.saver._write = late
         return trainer
 
-    monkeypatch.setattr(job_module, "build_trainer", build)
+    monkeypatch.setattr(trainer_module, "Trainer", build)
     folder = train(tiny(iterations_to_run=10))
     meta = json.loads((RunFolder(folder).store.path(10) / "meta.json").read_text())
     assert meta["latest"]["train/loss"] == rows(folder)[-1]["train/loss"]
@@ -427,7 +427,7 @@ def test_same_seed_same_weights_and_another_seed_others(tiny, data):
         resolved = resolve(config, open_dataset(data))
         folder = RunFolder(resolved.run_dir)
         folder.path.mkdir(exist_ok=True)
-        trainer = build_trainer(resolved, open_dataset(data), folder)
+        trainer = Trainer(resolved, open_dataset(data), folder)
         return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
     assert torch.equal(first_weights(tiny()), first_weights(tiny()))
@@ -437,10 +437,10 @@ def test_same_seed_same_weights_and_another_seed_others(tiny, data):
 def test_a_signal_while_the_run_is_still_being_set_up_stops_it_in_order(tiny, monkeypatch):
     def build(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGTERM)
-        return build_trainer(*args, **kwargs)
+        return Trainer(*args, **kwargs)
 
-    monkeypatch.setattr(job_module, "build_trainer", build)
+    monkeypatch.setattr(trainer_module, "Trainer", build)
     outcome = run_training(tiny())
     assert (outcome.status, outcome.exit_code, outcome.summary["step"]) == ("interrupted", 85, 0)
-    monkeypatch.setattr(job_module, "build_trainer", build_trainer)
+    monkeypatch.setattr(trainer_module, "Trainer", Trainer)
     assert run_training(tiny()).status == "finished"

@@ -22,9 +22,9 @@ def run(flags: TrainConfig | StageFlags) -> Answer | int:
 
     with StopRequest() as stop:  # before the imports below, which take seconds
         from danalab.train.callbacks.console import log_to_stderr
-        from danalab.train.job import run_training
         from danalab.train.run.folder import RunFolder
         from danalab.train.run.metrics import write_curve
+        from danalab.train.trainer import run_training
 
         log_to_stderr()
         outcome = run_training(_configuration(flags), stop)

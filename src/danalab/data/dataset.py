@@ -50,6 +50,11 @@ class Dataset(Vocabulary):
         return f"{self.path} ({self.split})"
 
     @cached_property
+    def samples(self) -> list[list[str]]:
+        """(name, hash of some of its blocks) of each file; a changed one of the same size and time is found by it."""
+        return [[shard.path.name, shard.sample()] for shard in self.store.shards]
+
+    @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that wrote the tokens."""
         if saved_tokenizer(self.path) is None and self.tokenizer_name == UNKNOWN:

@@ -92,6 +92,10 @@ class MixedDataset(Dataset):
         self.location = ",".join(f"{part.location}:{share:g}" for part, share in named)
 
     @cached_property
+    def samples(self) -> list[list[str]]:
+        return [sample for part in self.parts for sample in part.samples]
+
+    @cached_property
     def tokenizer(self) -> Tokenizer:
         return self.parts[0].tokenizer
 

@@ -21,7 +21,7 @@ from danalab.files import read_yaml
 from danalab.models.architectures import ALIASES as OTHER_ARCHITECTURES
 from danalab.optimizer_facts import ALIASES as OTHER_OPTIMIZERS
 from danalab.optimizer_facts import is_address, short_name
-from danalab.train.config.flags import expand_paths, field_types, flag, names_of
+from danalab.train.config.flags import expand_paths, field_types, flag, names_of, plain_value
 from danalab.train.config.train_config import TrainConfig
 
 LONGEST_NAME = 100
@@ -136,7 +136,8 @@ def parse_fixed(words: Sequence[str]) -> dict[str, Any]:
     for key, text in _assigned(words, "--fixed").items():
         if not text.strip():
             raise UserError(f"--fixed {key}=: no value for {flag(key)}")
-        is_list = any(get_origin(kind) is tuple for kind in _kinds(key))
+        kinds = _kinds(key)  # an optimizer's setting has none: betas=0.9,0.95 are two numbers, as in --set
+        is_list = any(get_origin(kind) is tuple for kind in kinds) or (not kinds and "," in text)
         fixed[key] = (
             [typed_value(key, each) for each in text.split(",")] if is_list else typed_value(key, text)
         )
@@ -186,17 +187,6 @@ def _kinds(key: str) -> tuple[Any, ...]:
     """The types that a field of `TrainConfig` may have; empty for keys of optimizers."""
     kind = get_type_hints(TrainConfig).get(key)
     return () if kind is None else (get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,))
-
-
-def plain_value(word: str) -> Any:
-    """A word as a number, true or false, None or text, in this order of preference."""
-    word = word.strip()
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return {"true": True, "false": False, "none": None}.get(word.lower(), word)
 
 
 def parse_plan(path: Path, names: Sequence[str] = ()) -> dict[str, Any]:

@@ -35,7 +35,7 @@ import numpy as np
 
 from danalab import __version__
 from danalab.errors import UserError, first_line
-from danalab.experiments.cells import comparable, plain_value
+from danalab.experiments.cells import comparable
 from danalab.experiments.problems import OWN_DATA, SmallProblem, get_problem
 from danalab.experiments.saving import compute_saved
 from danalab.experiments.settings import JudgeConfig
@@ -44,6 +44,7 @@ from danalab.files import finite, sound_objects
 from danalab.optim import build_optimizer
 from danalab.scaling.rate_search import next_exponent
 from danalab.tables import source_digest
+from danalab.train.config.flags import plain_value
 
 PRIORS = (1.0, 30.0)
 """g: variances of the effect in standard deviations of a pair; B_n is the mean of their Bayes factors. The small one

@@ -19,8 +19,8 @@ def train(config: TrainConfig) -> Path:
         UserError: bad settings, data or checkpoints.
         NonFiniteError: a loss or gradient was not finite, by `config.on_nonfinite`.
     """
-    from danalab.train.job import run_training
     from danalab.train.step.finite_guard import NonFiniteError
+    from danalab.train.trainer import run_training
 
     outcome = run_training(config)
     if outcome.status == "nonfinite":

@@ -62,8 +62,8 @@ def pretraining(
         val.sequential(spec.seq_len),
         keep_tokenizer(val, folder, world),
         batch_size=spec.batch_size,
-        n_fixed=(spec.eval_batches or 0) * FIXED_BATCH,
-        n_final=(spec.final_eval_batches or 0) * FIXED_BATCH,
+        n_fixed=evaluation_windows(spec, "eval_batches"),
+        n_final=evaluation_windows(spec, "final_eval_batches"),
         autocast=autocast,
         device=device,
         world=World() if world.size == 1 else world,  # a worker that steps alone evaluates alone
@@ -77,6 +77,12 @@ def pretraining(
         Consumption(spec.tokens, spec.flops, spec.optimizer_flops),
         [validation],
     )
+
+
+def evaluation_windows(spec: TrainConfig, name: str) -> int:
+    """Windows of an evaluation: where their number is automatic, no more than the run trains on."""
+    windows = (getattr(spec, name) or 0) * FIXED_BATCH
+    return min(windows, spec.iterations * spec.global_batch) if spec.automatic(name) else windows
 
 
 def _open(config: TrainConfig) -> Dataset:

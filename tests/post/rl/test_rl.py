@@ -17,9 +17,9 @@ from danalab.errors import UserError
 from danalab.post.policy_losses import OBJECTIVES
 from danalab.train import train
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import run_training
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
+from danalab.train.trainer import run_training
 from distributed.ranks import run_ranks
 from e2e.disturbed import everything, rows, train_in_child
 from e2e.test_resume_ranks import hit

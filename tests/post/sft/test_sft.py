@@ -22,11 +22,11 @@ from danalab.scaling.learning_rate import law_rate
 from danalab.serve.chat_model import open_chat_model
 from danalab.train import train
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import run_training
 from danalab.train.run.exchange import export_run
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
 from danalab.train.run.resume import read_meta
+from danalab.train.trainer import run_training
 from e2e.disturbed import everything, rows, train_in_child
 from e2e.test_resume_ranks import hit
 from text_data import prepare_texts

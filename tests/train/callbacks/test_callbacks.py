@@ -6,9 +6,9 @@ import sys
 from types import ModuleType
 from typing import ClassVar
 
-from danalab.train import job as job_module
+from danalab.train import trainer as trainer_module
 from danalab.train.callbacks.base import Callback
-from danalab.train.job import run_training
+from danalab.train.trainer import run_training
 
 
 class Recorder(Callback):
@@ -24,6 +24,8 @@ def test_a_registered_callback_hears_the_rows(tiny, monkeypatch):
     module = ModuleType("new_callback")
     module.Recorder = Recorder  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "new_callback", module)
-    monkeypatch.setattr(job_module, "CALLBACKS", [*job_module.CALLBACKS, (None, "new_callback:Recorder")])
+    monkeypatch.setattr(
+        trainer_module, "CALLBACKS", [*trainer_module.CALLBACKS, (None, "new_callback:Recorder")]
+    )
     run_training(tiny(iterations=4, log_interval=2))
     assert Recorder.heard == [1, 2, 4]

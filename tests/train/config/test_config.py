@@ -15,6 +15,7 @@ from danalab.optim import settings_of as known_settings
 from danalab.scaling import plan
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
+from danalab.train.pretraining import evaluation_windows
 from danalab.train.trainer import OptimizerDriver
 
 
@@ -232,12 +233,12 @@ def test_evaluation_takes_a_share_of_the_time_of_training(steps, batch, given, s
 
 
 @pytest.mark.parametrize("batch", [2, 5, 32])
-@pytest.mark.parametrize("steps", [37, 40, 100, 333, 2500])
+@pytest.mark.parametrize("steps", [1, 3, 12, 37, 40, 100, 333, 2500])
 def test_evaluations_take_a_quarter_of_the_time_at_most(steps, batch):
     config = resolve(TrainConfig(heads=2, iterations=steps, global_batch=batch), Words())
-    fixed, final = config.eval_batches, config.final_eval_batches
+    fixed, final = (evaluation_windows(config, name) for name in ("eval_batches", "final_eval_batches"))
     during = sum(map(config.is_evaluated, range(1, steps + 1)))
-    forward = 32 * (during * fixed + final * (final != fixed))
+    forward = during * fixed + final * (final != fixed)
     assert forward <= (3 * steps * batch + forward) / 4
 
 

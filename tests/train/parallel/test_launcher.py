@@ -14,10 +14,10 @@ import pytest
 import launched_ranks as ranks_that
 from danalab.errors import LostRankError, UserError
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import run_training
 from danalab.train.parallel.launcher import launch
 from danalab.train.run.metrics import last_rows
 from danalab.train.system.signals import StopRequest
+from danalab.train.trainer import run_training
 
 CONFIG = TrainConfig(heads=3)
 

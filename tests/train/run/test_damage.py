@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import pytest
 import torch
 
+from danalab.errors import UserError
 from danalab.train import train
 from danalab.train.run.metrics import read_rows
 from danalab.train.run.open import open_run
@@ -67,6 +71,21 @@ def test_a_damaged_summary_does_not_stop_a_run(tiny, half, caplog, content):
     train(tiny())
     assert "summary.json: " in caplog.text
     assert torch.equal(weights(folder), expected)
+
+
+@pytest.mark.parametrize("data_of_run", ["{0}/two", "{0}/one:0.5,{0}/two:0.5"])
+def test_a_file_that_changed_between_two_jobs_is_named(tiny, data, tmp_path, data_of_run):
+    for name in ("one", "two"):
+        shutil.copytree(data, tmp_path / name)
+    spec = tiny(data=data_of_run.format(tmp_path))
+    train(tiny(data=spec.data, iterations_to_run=2))
+    file = tmp_path / "two" / "train-00000.bin"
+    content, times = bytearray(file.read_bytes()), file.stat()
+    content[5000] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(UserError, match=r"changed since in train-00000\.bin\); restore its data"):
+        train(spec)
 
 
 @pytest.mark.slow

@@ -6,9 +6,9 @@ import pytest
 
 from danalab.errors import UserError
 from danalab.train import train
-from danalab.train.job import run_training
 from danalab.train.run.exchange import export_run
 from danalab.train.run.open import open_run
+from danalab.train.trainer import run_training
 
 
 @pytest.fixture

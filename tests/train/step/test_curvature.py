@@ -14,13 +14,12 @@ from danalab.errors import UserError
 from danalab.models import ModelConfig, build_model
 from danalab.optim import build_optimizer
 from danalab.train.config.resolve import resolve
-from danalab.train.job import build_trainer
 from danalab.train.parallel.strategy import ParallelStrategy
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
 from danalab.train.step.gradients import CurvatureEstimator, GradientStep
 from danalab.train.step.loss import CrossEntropy, TrainingBatch
-from danalab.train.trainer import OptimizerDriver
+from danalab.train.trainer import OptimizerDriver, Trainer
 
 CONFIG = ModelConfig("enoki", 16, 1, 2, 8, 32, 12, 8)
 
@@ -126,7 +125,7 @@ def test_an_estimate_for_a_step_that_is_skipped_is_drawn_anew_for_the_next(tiny)
     config = tiny(opt="sophia", optimizer_settings={"hessian_interval": 2}, on_nonfinite="skip")
     dataset = open_dataset(config.data)
     resolved = resolve(config, dataset)
-    trainer = build_trainer(resolved, dataset, RunFolder(resolved.run_dir))
+    trainer = Trainer(resolved, dataset, RunFolder(resolved.run_dir))
     batches = dataset.batches(seed=1, global_batch=4, seq_len=16)
     hook = trainer.model.get_parameter("final_norm.weight").register_hook(lambda g: g * float("nan"))
     trainer._make_step(TrainingBatch(*batches[0]), logged=False)

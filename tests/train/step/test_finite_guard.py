@@ -7,17 +7,17 @@ import json
 import pytest
 import torch
 
-from danalab.train import job as job_module
-from danalab.train.job import build_trainer, run_training
+from danalab.train import trainer as trainer_module
 from danalab.train.run.folder import RunFolder
 from danalab.train.run.open import open_run
+from danalab.train.trainer import Trainer, run_training
 
 
 def hooked(monkeypatch, before_step):
     """Have `before_step(trainer)` called before each step."""
 
     def build(*args, **kwargs):
-        trainer = build_trainer(*args, **kwargs)
+        trainer = Trainer(*args, **kwargs)
         original = trainer._make_step
 
         def step(*of):
@@ -27,7 +27,7 @@ def hooked(monkeypatch, before_step):
         trainer._make_step = step
         return trainer
 
-    monkeypatch.setattr(job_module, "build_trainer", build)
+    monkeypatch.setattr(trainer_module, "Trainer", build)
 
 
 @pytest.mark.parametrize("mode", ["skip", "stop"])

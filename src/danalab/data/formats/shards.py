@@ -14,6 +14,7 @@ bytes   0-7   magic "danalab\\0"
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -102,6 +103,12 @@ class Shard:
                 if file.readinto(row.data) < len(row):
                     raise UserError(f"{self.path}: truncated since the data set was opened; start again")
         return rows
+
+    def sample(self) -> str:
+        """SHA-256 [hex] of 16 evenly spaced blocks, the first and the last among them: all of up to 131,072 tokens."""
+        length = min(self.n_tokens, 8192)
+        starts = np.linspace(0, self.n_tokens - length, 16).astype(np.int64)
+        return hashlib.sha256(self.read(starts, length).data).hexdigest()
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """All tokens, some MiB at a time: (number of the first token, tokens), whole sequences where there are any."""

@@ -26,9 +26,9 @@ from danalab.post.sft import configure
 from danalab.post.speedrun.settings import PRESETS, Preset, SpeedrunConfig
 from danalab.train.config.flags import flag, names_of
 from danalab.train.config.train_config import TrainConfig
-from danalab.train.job import run_training
 from danalab.train.run.open import open_run
 from danalab.train.system.signals import NONFINITE, StopRequest
+from danalab.train.trainer import run_training
 
 log = logging.getLogger(__name__)
 

@@ -382,13 +382,14 @@ def _assignments(flag: str, words: Sequence[str]) -> dict[str, Any]:
         name, equals, text = word.partition("=")
         if not equals:
             raise UserError(f"{flag} {word}: NAME=VALUE is expected")
-        parts = [_value(part) for part in text.split(",")]
+        parts = [plain_value(part) for part in text.split(",")]
         values[name.replace("-", "_")] = parts if len(parts) > 1 else parts[0]
     return values
 
 
-def _value(text: str) -> Any:
-    """A number, true, false or none, or else the text."""
+def plain_value(text: str) -> Any:
+    """A word as a number, true or false, None or text, in this order of preference."""
+    text = text.strip()
     for kind in (int, float):
         try:
             return kind(text)

@@ -25,13 +25,11 @@ from danalab.train.config.flags import flag, names_of
 from danalab.train.config.train_config import MODEL_FIELDS, TrainConfig
 from danalab.train.parallel.world import World
 from danalab.train.run.folder import RunFolder
-from danalab.train.run.metrics import read_rows, write_rows
 from danalab.train.stage import stage_kind
-from danalab.train.system.device import random_state, versions
+from danalab.train.system.device import versions
 
 if TYPE_CHECKING:
     from danalab.data import Dataset
-    from danalab.train.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -53,32 +51,6 @@ class ResumePoint:
     @property
     def is_checkpoint(self) -> bool:
         return (self.source / COMMIT).is_file()
-
-    def load(self, trainer: Trainer, world: World = World()) -> None:  # noqa: B008 - frozen
-        """Load it into the trainer. Collective."""
-        meta: dict[str, Any] = read_meta(self.source) if self.is_checkpoint else {}
-        if not self.is_checkpoint:
-            _load_export(self.source, trainer)
-            trainer.strategy.reset()
-        elif self.weights_only or meta.get("imported"):
-            trainer.strategy.read(self.source, trainer.model, None, keep_settings=True)
-        else:
-            optimizer = trainer.driver.optimizer
-            trainer.strategy.read(self.source, trainer.model, optimizer, keep_settings=not self.own)
-            states: list[dict[str, Any]] = meta.get("random_by_rank") or [meta["random"]]
-            state = states[0] if world.is_main else random_state()  # other ranks than before keep their seeds
-            trainer.restore({**meta, "random": states[world.rank] if len(states) == world.size else state})
-            if trainer.average is not None:
-                trainer.average.restore(self.source, meta.get("average"))
-            if self.own:
-                trainer.saver.committed = trainer.step
-            elif world.is_main:  # with the rows of the other run
-                file = RunFolder(self.source.resolve().parent.parent).metrics_file
-                write_rows(
-                    trainer.logbook.metrics_file, read_rows(file, passes_over_broken=True), trainer.step
-                )
-        if world.is_main:
-            log.info("resumes from %s" if trainer.step else "weights of %s, from step 0", self.source)
 
 
 def choose_resume_point(
@@ -168,18 +140,6 @@ def _named(path: Path, option: str) -> Path:
     raise UserError(f"{option} {path}: neither a checkpoint nor a run folder with one")
 
 
-def _load_export(path: Path, trainer: Trainer) -> None:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-
-    from danalab.train.run.exchange import read_model
-
-    try:
-        weights = read_model(path).state_dict()
-        set_model_state_dict(trainer.model, weights, options=StateDictOptions(full_state_dict=True))
-    except (RuntimeError, KeyError) as error:
-        raise UserError(f"--init-from {path}: another model: {' '.join(str(error).split())[:300]}") from error
-
-
 def run_record(
     spec: TrainConfig,
     dataset: Dataset,
@@ -200,6 +160,7 @@ def run_record(
         "dataset": {
             "path": dataset.location,
             "fingerprint": dataset.fingerprint,
+            "samples": dataset.samples,
             "tokens": dataset.n_tokens,
             "tokenizer": dataset.tokenizer_name,
         },
@@ -252,10 +213,13 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
         f"{flag(name)}: {_show(there)} there, {_show(here)} here" for name, (there, here) in pairs.items()
     ]
     place, way = saved["dataset"]["path"], "repeat its command to continue it"
-    if saved["dataset"]["fingerprint"] != dataset.fingerprint:
-        changed = place == dataset.location
-        reasons.append(f"data: {place} " + ("changed since" if changed else f"there, {dataset.path} here"))
-        way = "restore its data to continue it" if changed and not pairs else way
+    other = saved["dataset"]["fingerprint"] != dataset.fingerprint
+    changed = [] if other else _changed_files(saved["dataset"].get("samples", []), dataset)
+    if other and place != dataset.location:
+        reasons.append(f"data: {place} there, {dataset.path} here")
+    elif other or changed:
+        reasons.append(f"data: {place} changed since" + (f" in {', '.join(changed[:4])}" if changed else ""))
+        way = way if pairs else "restore its data to continue it"
     elif pairs.keys() == {"iterations"} and spec.iterations > theirs["iterations"]:
         way = f"give --extend-to {spec.iterations} to lengthen it"
     if reasons:
@@ -276,6 +240,12 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
     if wanted < earlier:
         raise UserError(f"--extend-to {wanted}: the run was extended to {earlier} steps already")
     return spec
+
+
+def _changed_files(samples: list[list[str]], dataset: Dataset) -> list[str]:
+    """Names of files that differ from their `samples` (absent in runs of earlier versions)."""
+    pairs = zip(samples, dataset.samples, strict=False)
+    return [name for (name, then), (_, now) in pairs if then != now]
 
 
 def _is_moved(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
