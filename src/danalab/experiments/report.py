@@ -82,7 +82,8 @@ def answer(found: Analysis) -> list[str]:
         sizes = f"{len(values)} size{'s' * (len(values) != 1)}"
         words = f"{opt} did not reach {found.baseline}'s final loss at {sizes}"
         if reached:
-            words = f"{opt} saves {share(mean, 0)} of {found.baseline}'s compute at equal loss"
+            bound = "at least " if all(each.is_bound for each in compared.values()) else ""
+            words = f"{opt} saves {bound}{share(mean, 0)} of {found.baseline}'s compute at equal loss"
             if len(values) > 1:
                 words += f" (mean of {sizes}, {share(min(values), 0)} to {share(max(values), 0)}; "
                 words += f"{found.baseline}'s final loss reached at {reached})"
