@@ -17,7 +17,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from danalab.experiments.drawing import THEMES, save_figure
+from danalab.colors import THEMES, save_figure
 from danalab.experiments.paired import PairedTest
 from danalab.experiments.rows import hours_of, pack, read_ladder, validation_points
 from danalab.files import parse_json, read_json, read_text, write_atomically

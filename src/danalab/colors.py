@@ -1,8 +1,18 @@
-"""The look of every figure of the package: one style, and a fixed colour and marker for each optimizer."""
+"""The look of every figure of the package: two themes, and a fixed colour and marker for each optimizer.
 
-from typing import Any
+A figure is a function that draws; `save_figure` calls it once a theme, for NAME.png, NAME.svg and NAME-dark.*
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from danalab.optimizer_facts import FACTS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 OPTIMIZER_COLORS = {
     **{name: facts.color for name, facts in FACTS.items() if facts.color},
@@ -12,9 +22,9 @@ OPTIMIZER_COLORS = {
 _MARKERS = {**{name: facts.marker for name, facts in FACTS.items()}, "adana-cooldown": "d"}
 ALGORITHM_COLORS = {
     "adam": "#1f77b4",
-    "sgd-m": "#3a3a3a",
+    "sgd-m": "#17becf",
     "dana-constant": "#ff7f0e",
-    "dana-decaying": "#006d5b",
+    "dana-decaying": "#0b9e86",
 }
 """Algorithms of the theory that are not optimizers of `danalab.optim`."""
 _OTHERS = ("#393b79", "#637939", "#ad494a", "#7b4173", "#3182bd", "#e6550d")
@@ -61,3 +71,41 @@ FIGURE_STYLE: dict[str, Any] = {
     "figure.constrained_layout.use": True,
 }
 """Settings of matplotlib."""
+_PAPER, _INK, _SOFT, _LINE = "#0d1117", "#e6edf3", "#9198a1", "#30363d"
+_DARK = {
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), _PAPER),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), _INK),
+    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), _INK),
+    **dict.fromkeys(("xtick.color", "ytick.color", "axes.edgecolor"), _SOFT),
+    "grid.color": _LINE,
+}
+THEMES: dict[str, dict[str, Any]] = {"": FIGURE_STYLE, "-dark": FIGURE_STYLE | _DARK}
+"""Ending of a file's name -> settings of matplotlib."""
+
+
+def save_figure(draw: Callable[[], Figure], stem: Path) -> list[Path]:
+    """Draw in every theme, as PNG and SVG; returns the files."""
+    from matplotlib import rc_context
+
+    files = []
+    for ending, style in THEMES.items():
+        with rc_context({**style, "svg.hashsalt": "danalab"}):  # pyright: ignore[reportArgumentType]
+            figure = draw()
+            for suffix, how in ((".png", {"dpi": 160}), (".svg", {"metadata": {"Date": None}})):
+                files.append(stem.with_name(f"{stem.name}{ending}{suffix}"))
+                figure.savefig(files[-1], **how)  # pyright: ignore[reportArgumentType]
+    return files
+
+
+def ink() -> str:
+    """The colour of text in this theme."""
+    from matplotlib import rcParams
+
+    return rcParams["text.color"]
+
+
+def shades(count: int) -> list[Any]:
+    """Colours from dark to light, which show on both themes."""
+    from matplotlib import colormaps
+
+    return [colormaps["viridis"](0.3 + 0.58 * i / max(count - 1, 1)) for i in range(count)]

@@ -251,7 +251,8 @@ def validated(kind: type[T], content: Any, place: object, *, strict: bool = Fals
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise UserError(
-            f"{place}: malformed: {f'{where}: ' if where else ''}{first['msg'].removeprefix('Value error, ')}"
+            f"{place}: malformed: {f'{where}: ' if where else ''}"
+            f"{first['msg'].removeprefix('Value error, ').replace('valid tuple', 'list')}"
         ) from error
 
 

@@ -143,13 +143,12 @@ def snippet() -> dict[str, Tensor]:
     ("train", "tolerance"),
     [
         (lambda model, folder: plain(lambda net: build_optimizer("adana", net, **SETTINGS), model), 0),
-        (lambda model, folder: plain(lambda net: ADana(net.named_parameters(), **SETTINGS), model), 0),
         (lambda model, folder: accelerate(model), 0),
         # It adds up the gradient's norm in the order of the groups: the last bit differs.
         (lambda model, folder: lightning(model), 1e-5),
         (hugging_face, 0),
     ],
-    ids=["build_optimizer", "named parameters", "accelerate", "lightning", "hugging face"],
+    ids=["build_optimizer", "accelerate", "lightning", "hugging face"],
 )
 def test_other_trainers_make_the_steps_of_the_first_snippet(snippet, train, tolerance, tmp_path):
     found = trained(lambda model: train(model, str(tmp_path)))

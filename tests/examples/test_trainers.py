@@ -89,9 +89,8 @@ def test_a_trainer_checkpoint_resumes_bit_for_bit(hf, tmp_path, opt):
 
     whole = train(tmp_path / "whole")
     resumed = train(tmp_path / "again", resume=str(tmp_path / "whole" / "checkpoint-4"))
-    clock = resumed.optimizer.optimizer.coefficients()
-    assert clock == whole.optimizer.optimizer.coefficients()
-    assert clock["t"] == 8
+    for trainer in (whole, resumed):
+        assert {int(state["step"]) for state in trainer.optimizer.optimizer.state.values()} == {8}
     for name, p in whole.model.named_parameters():
         assert torch.equal(p, resumed.model.get_parameter(name)), name
 

@@ -108,15 +108,16 @@ def test_a_judgement_ends_in_words_and_is_answered_from_the_ledger(tmp_path, mon
     monkeypatch.setattr(
         module, "decide", lambda differences, *_: BETTER if len(differences) >= 2 else UNDECIDED
     )
-    first = judge(config(tmp_path))
+    first = judge(config(tmp_path, difference=9.0))
     assert (first.decision, first.pairs, first.runs) == (BETTER, 2, 8)
     lines = first.lines()
     assert lines[0] == "adana vs adamw on quadratic: BETTER"
     assert "loss difference" in lines[1]
     assert "of 2 seeds favour adana" in lines[3]
     assert "adana: the best rate is an outermost one tried" in first.warning
+    assert "--difference is above the losses" in first.warning
     heard = []
-    assert judge(config(tmp_path), heard.append) == first
+    assert judge(config(tmp_path, difference=9.0), heard.append) == first
     assert "answered from" in heard[0]
     assert len((tmp_path / "ledger" / "judge.jsonl").read_text().splitlines()) == 1
 

@@ -133,6 +133,10 @@ def test_runs_are_compared_with_the_first_adamw(packed):
         "models of different sizes",
         "runs of different lengths",
     ]
+    early = [
+        {**rows[0], "compute_saved": 0.0, "is_bound": True, "is_reached": there} for there in (True, False)
+    ]
+    assert [line[-1] for line in comparison_table(early)[1]] == [">= +0.0%", "<= +0.0%"]
     with pytest.raises(UserError, match="two runs have the same name"):
         compare([curves[0], curves[0]])
     with pytest.raises(UserError, match="--baseline x is not among"):

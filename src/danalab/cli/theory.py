@@ -3,11 +3,9 @@
 Each command computes one study and writes a figure, its curves and its parameters.
 """
 
-import json
 from collections.abc import Callable
 from importlib import import_module
 
-from danalab.files import to_yaml
 from danalab.theory_studies import STUDIES, StudyFlags
 from danalab.train.config.flags import Answer
 
@@ -20,10 +18,8 @@ def _command(flags_type: type[StudyFlags], place: str) -> Callable[[StudyFlags],
         results = [{"study": s.name, "findings": s.findings, "files": s.save(flags.out)} for s in studies]
         lines = []
         for result in results:
-            short = json.loads(
-                json.dumps(result["findings"]), parse_float=lambda digits: float(f"{float(digits):.5g}")
-            )
-            lines += [f"{result['study']}: {result['files']['png']}", to_yaml(short, flow=None)]
+            lines.append(f"{result['study']}: {result['files']['png']}")
+            lines += [f"  {name}: {value:.5g}" for name, value in result["findings"].items()]
         return Answer(results[0] if len(results) == 1 else {"studies": results}, lines)
 
     run.__doc__ = flags_type.__doc__

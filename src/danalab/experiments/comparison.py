@@ -111,6 +111,7 @@ def _row(curve: RunCurve, base: RunCurve) -> Row:
         "compute_saved": None if saved is None else saved.saved,
         # the crossing lies before the first evaluation: more is saved (where negative, less)
         "is_bound": saved is not None and saved.is_bound,
+        "is_reached": saved is not None and saved.is_reached,
         "seconds": curve.summary.get("time"),
         "tokens_per_second": curve.summary.get("tokens_per_second"),
         "status": curve.summary.get("status", "unfinished"),
@@ -143,7 +144,7 @@ def comparison_table(rows: Sequence[Row]) -> Table:
         if saved is None and not row["is_baseline"]:
             against = ["diverged", "diverged"]
         elif saved is not None:
-            bound = "" if not row["is_bound"] else ">= " if saved > 0 else "<= "
+            bound = "" if not row["is_bound"] else ">= " if row["is_reached"] else "<= "
             tokens = (
                 "not reached" if row["tokens_to_baseline"] is None else f"{row['tokens_to_baseline']:,.0f}"
             )
@@ -184,7 +185,7 @@ def limits(rows: Sequence[Row]) -> list[str]:
 
 def write_comparison(curves: Sequence[RunCurve], rows: Sequence[Row], out: Path) -> Path:
     """Write compare.md and the loss curves as PNG and SVG into `out`; returns the page."""
-    from danalab.experiments.drawing import save_figure
+    from danalab.colors import save_figure
 
     out.mkdir(parents=True, exist_ok=True)
     baseline = next(curve for curve, row in zip(curves, rows, strict=True) if row["is_baseline"])

@@ -23,6 +23,7 @@ from danalab.experiments.settings import DemoConfig
 from danalab.files import write_atomically, write_json
 from danalab.optimizer_facts import rates_to_try
 
+TITLE = "learning rates"
 MODEL = {"arch": "enoki", "d_model": 128, "n_layers": 2, "n_heads": 2}
 SEQ_LEN = 128
 BATCH_SIZE = 8
@@ -43,20 +44,20 @@ def run_demo(config: DemoConfig) -> dict[str, Any]:
     """
     from danalab.data import resolve_dataset
     from danalab.experiments.comparison import compare, read_curve
-    from danalab.experiments.runs import Runner, stopping_on_sigterm
+    from danalab.experiments.runs import MORE_SEEDS, Runner, stopping_on_sigterm
 
     config.out.mkdir(parents=True, exist_ok=True)
     data = resolve_dataset("stdlib", f"bpe-{config.vocab_size}", config.out / "datasets")
     trials = [_cell(config, data, opt, lr, seed=0) for opt, rates in TRIALS.items() for lr in rates]
     with stopping_on_sigterm(), Runner(config.out, config.jobs) as runner:
-        losses = runner.train(trials, "learning-rate trials")
+        losses = runner.train(trials, TITLE)
         best = [
             min((c for c in trials if c.settings["opt"] == opt), key=lambda c: losses[c.name])
             for opt in TRIALS
         ]
         tuned = [(cell.settings["opt"], cell.settings["lr"]) for cell in best]
         repeats = [_cell(config, data, *each, seed=seed) for each in tuned for seed in range(1, config.seeds)]
-        runner.train(repeats, "more seeds at the best learning rates")
+        runner.train(repeats, f"{TITLE}{MORE_SEEDS}")
         for name, reason in runner.failures.items():
             raise UserError(f"run {config.out / 'runs' / name} {reason}")
     curves, finals = (
@@ -80,8 +81,8 @@ def _cell(config: DemoConfig, data: Path, opt: str, lr: float, seed: int) -> Cel
 
 
 def _write(config: DemoConfig, demo: dict[str, Any], finals: Sequence[Any]) -> None:
+    from danalab.colors import save_figure
     from danalab.experiments.comparison import comparison_table, loss_figure
-    from danalab.experiments.drawing import save_figure
     from danalab.experiments.formats import as_markdown
 
     row = demo["runs"][0]

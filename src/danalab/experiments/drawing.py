@@ -1,11 +1,7 @@
-"""Common parts of figures: two themes, legends, ticks, the look of each optimizer.
-
-A figure is a function that draws; `save_figure` calls it once a theme, for NAME.png, NAME.svg and NAME-dark.*
-"""
+"""Common parts of figures: panels, legends, ticks, intervals."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -16,7 +12,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from danalab.colors import FIGURE_STYLE, optimizer_color, optimizer_marker
+from danalab.colors import optimizer_color, optimizer_marker
 from danalab.experiments.formats import short
 from danalab.experiments.statistics import Interval
 
@@ -25,28 +21,6 @@ COMPUTE = "training compute [FLOPs]"
 SIZE = "model parameters"
 DASHED = (0, (4, 3))
 EXTRAPOLATED = 4.0  # laws are drawn, dashed, to this many times the largest x that was measured
-_PAPER, _INK, _SOFT, _LINE = "#0d1117", "#e6edf3", "#9198a1", "#30363d"
-_DARK = {
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), _PAPER),
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), _INK),
-    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), _INK),
-    **dict.fromkeys(("xtick.color", "ytick.color", "axes.edgecolor"), _SOFT),
-    "grid.color": _LINE,
-}
-THEMES: dict[str, dict[str, Any]] = {"": FIGURE_STYLE, "-dark": FIGURE_STYLE | _DARK}
-"""Ending of a file's name -> settings of matplotlib."""
-
-
-def save_figure(draw: Callable[[], Figure], stem: Path) -> list[Path]:
-    """Draw in every theme, as PNG and SVG; returns the files."""
-    files = []
-    for ending, style in THEMES.items():
-        with matplotlib.rc_context({**style, "svg.hashsalt": "danalab"}):  # pyright: ignore[reportArgumentType]
-            figure = draw()
-            for suffix, how in ((".png", {"dpi": 160}), (".svg", {"metadata": {"Date": None}})):
-                files.append(stem.with_name(f"{stem.name}{ending}{suffix}"))
-                figure.savefig(files[-1], **how)  # pyright: ignore[reportArgumentType]
-    return files
 
 
 def soft() -> str:
@@ -79,11 +53,6 @@ def is_leftmost(axes: Axes) -> bool:
 def look(opt: str) -> dict[str, Any]:
     """The optimizer's colour and marker."""
     return {"color": optimizer_color(opt), "marker": optimizer_marker(opt)}
-
-
-def shades(count: int) -> list[Any]:
-    """Colours from dark to light."""
-    return [matplotlib.colormaps["viridis"](0.3 + 0.58 * i / max(count - 1, 1)) for i in range(count)]
 
 
 def group(

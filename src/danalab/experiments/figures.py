@@ -29,28 +29,28 @@ LEAST_VALUES = 3  # values of a setting that make a sweep
 
 def headline_figure(found: Analysis) -> Figure:
     """Loss against compute with the laws, and compute saved at each size; hollow where there are too few seeds."""
-    figure, (left, right) = drawing.panels(2, columns=2, each=(4.3, 3.7))
+    figure, (above, below) = drawing.panels(2, columns=1, each=(4.9, 3.7))
     for opt in found.opts:
-        drawing.group(left, opt, [(each.flops, each.losses) for each in found.at(opt)], opt)
+        drawing.group(above, opt, [(each.flops, each.losses) for each in found.at(opt)], opt)
         if opt in found.compute_laws:
             law = found.compute_laws[opt]
-            drawing.law_lines(left, optimizer_color(opt), law, *law.measured[0], law.samples)
-    left.set(xscale="log", yscale="log", xlabel=drawing.COMPUTE, ylabel="final " + drawing.LOSS)
-    drawing.plain(left.yaxis)
-    right.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4)
+            drawing.law_lines(above, optimizer_color(opt), law, *law.measured[0], law.samples)
+    above.set(xscale="log", yscale="log", xlabel=drawing.COMPUTE, ylabel="final " + drawing.LOSS)
+    drawing.plain(above.yaxis)
+    below.axhline(0, color=optimizer_color(found.baseline), linewidth=1.4)
     contenders = [opt for opt in found.contenders if found.saved[opt]]
     saved = [each for opt in contenders for each in found.saved[opt].values()]
     ends = [end for each in saved if each.interval for end in (each.interval.low, each.interval.high)]
-    within = drawing.limit_shares(right, [each.saved for each in saved] + ends)
+    within = drawing.limit_shares(below, [each.saved for each in saved] + ends)
     for position, opt in enumerate(contenders):
         factor = drawing.aside(position, len(contenders))
         sizes = sorted(found.saved[opt].items())
         results = [(each.saved, each.interval) for _, each in sizes]
         drawing.estimates(
-            right, [params * factor for params, _ in sizes], results, opt, within, linewidth=1.2
+            below, [params * factor for params, _ in sizes], results, opt, within, linewidth=1.2
         )
-    right.set(xscale="log", xlabel=drawing.SIZE, ylabel=f"compute saved against {found.baseline}")
-    drawing.counts(right.xaxis)
+    below.set(xscale="log", xlabel=drawing.SIZE, ylabel=f"compute saved against {found.baseline}")
+    drawing.counts(below.xaxis)
     few = any(each.interval is None for each in saved)
     unknown = f"fewer than {LEAST_SEEDS} seeds" if few else ""
     drawing.legend(figure, laws=bool(found.compute_laws), unknown=unknown)
@@ -75,12 +75,12 @@ def curves_figure(found: Analysis) -> Figure | None:
             drawing.band(axes, tokens[0][:length], runs, label=each.opt, **line)
             finals.append(float(runs[:, -1].mean()))
             firsts.append(float(runs[:, 0].max()))
-            starts.append(float(tokens[0][min(3, length - 1)]))
+            starts.append(float(tokens[0][min(3, (length - 1) // 2)]))
         axes.set(title=f"{short(params)} parameters", xlabel="training tokens", xscale="log")
         if finals:
             drawn = True
             drawing.zoom(axes, finals, max(firsts))
-            axes.set_xlim(left=min(starts))
+            axes.set_xlim(left=0.9 * min(starts))
             drawing.counts(axes.xaxis)
         if drawing.is_leftmost(axes):
             axes.set_ylabel(drawing.LOSS)
@@ -274,9 +274,9 @@ def _best_losses(rows: Sequence[Row]) -> list[float]:
 FIGURES: dict[str, tuple[Callable[[Analysis], Figure | None], str]] = {
     "headline": (
         headline_figure,
-        "Left: final loss against compute, one point per size (mean over seeds, bars from lowest to highest), with the "
-        "fitted laws and their 95% bands. Right: compute saved at equal loss; bars are 95% intervals, hollow points "
-        "have too few seeds for one.",
+        "Above: final loss against compute, one point per size (mean over seeds, bars from lowest to highest), with "
+        "the fitted laws and their 95% bands. Below: compute saved at equal loss; bars are 95% intervals, hollow "
+        "points have too few seeds for one.",
     ),
     "loss-curves": (curves_figure, "Validation loss over training at the best settings of each size."),
     "lr-law": (lr_law_figure, "Best learning rate of each size, all that were tried (small), and the law."),

@@ -231,6 +231,7 @@ class _Judgement:
         differences: list[float] = []
         shares: list[list[float]] = []  # of the first loss
         pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        losses: list[float] = []
         rates = (math.nan, math.nan)
         try:
             rates = self._tune()
@@ -255,6 +256,8 @@ class _Judgement:
         for side, own in zip(self._sides, zip(*shares, strict=True), strict=False):
             if min(own) > LEARNED:
                 self._warnings.append(f"{side.label} did not learn: its loss stays where it began")
+        if pairs and self._config.difference > max(losses):
+            self._warnings.append("--difference is above the losses; give a smaller one")
         return Verdict(
             contender.label,
             baseline.label,

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from danalab.errors import UserError, nearest
 from danalab.experiments.cells import Cell, check_optimizers, comparable, expand, name_of, parse_plan
-from danalab.experiments.runs import Queued, Runner
+from danalab.experiments.runs import MORE_SEEDS, Queued, Runner
 from danalab.files import validated, write_json
 from danalab.optimizer_facts import OMEGA, facts_of
 from danalab.scaling.learning_rate import CHINCHILLA
@@ -436,7 +436,7 @@ def _tune(
     if math.isinf(found.loss):
         return None
     runner.train(
-        [cell(found.best, seed) for seed in plan.seeds[plan.trial_seeds :]], f"{opt} at {rung}, more seeds"
+        [cell(found.best, seed) for seed in plan.seeds[plan.trial_seeds :]], f"{opt} at {rung}{MORE_SEEDS}"
     )
     edges = [name for name in found.best if found.is_at_edge(name)]
     tried = [(settings, None if math.isinf(loss) else loss) for settings, loss in found.tried.values()]

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from danalab.colors import optimizer_color
+from danalab.colors import optimizer_color, save_figure, shades
 from danalab.errors import UserError
-from danalab.experiments.drawing import panels, save_figure, shades, soft, zoom
+from danalab.experiments.drawing import panels, soft, zoom
 from danalab.experiments.formats import Table, as_markdown
 from danalab.experiments.problems import SmallProblem, get_problem
 from danalab.experiments.settings import CompareConfig
@@ -102,7 +102,7 @@ def _write(
         "lr": (lambda: lr_figure(problems, results), "Every trial of the search; circles: the best."),
         "newton-schulz": (
             orthogonalisation_figure,
-            "What Muon does to a gradient: all its singular values go to 1, in five steps of matrix products.",
+            "What Muon does to a gradient: five steps of products take its singular values to 1, large ones first.",
         ),
     }
     found = {
@@ -113,8 +113,8 @@ def _write(
     trials, seeds = len(results[0].trials), len(results[0].best)
     lines = [
         f"The same number of learning-rate trials for each optimizer ({trials}), by one rule from its usual rate on; "
-        f"then {seeds} runs at the best. One learning-rate schedule for all. Small problems show what an optimizer "
-        "does, not which is best for a large model.",
+        f"then runs at the best (seeds: {seeds}). One learning-rate schedule for all. Small problems show what an "
+        "optimizer does, not which is best for a large model.",
         "Quick mode: runs are too short to draw conclusions." if config.quick else "",
         as_markdown(results_table(found["results"])),
         *(f"- {each.name}: {each.title}; {each.steps} steps; measured: {each.unit}" for each in problems),

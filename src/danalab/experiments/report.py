@@ -38,7 +38,7 @@ _LAWS = {
 
 def write_report(found: Analysis, out: Path) -> Path:
     """Write the report into `out`; returns report.md."""
-    from danalab.experiments.drawing import save_figure
+    from danalab.colors import save_figure
 
     out.mkdir(parents=True, exist_ok=True)
     lines = [*answer(found), "", *remarks(found), ""]
@@ -82,7 +82,8 @@ def answer(found: Analysis) -> list[str]:
         sizes = f"{len(values)} size{'s' * (len(values) != 1)}"
         words = f"{opt} did not reach {found.baseline}'s final loss at {sizes}"
         if reached:
-            words = f"{opt} saves {share(mean, 0)} of {found.baseline}'s compute at equal loss"
+            bound = "at least " if all(each.is_bound for each in compared.values()) else ""
+            words = f"{opt} saves {bound}{share(mean, 0)} of {found.baseline}'s compute at equal loss"
             if len(values) > 1:
                 words += f" (mean of {sizes}, {share(min(values), 0)} to {share(max(values), 0)}; "
                 words += f"{found.baseline}'s final loss reached at {reached})"

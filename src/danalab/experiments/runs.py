@@ -36,6 +36,9 @@ from danalab.train.run.metrics import last_rows
 log = logging.getLogger(__name__)
 
 RECORD = "sweep.json"
+MORE_SEEDS = ", more seeds"
+"""Ends the title of repetitions: their losses are compared with those of the trials."""
+NOT_STARTED, STOPPED = "not started", "stopped at a checkpoint"
 COMMAND: Sequence[str] = (sys.executable, "-m", "danalab", "train")
 """What starts a run's process, before its flags."""
 DIVERGED = "diverged: a loss was not finite (see nonfinite.json); delete the run's folder to retry"
@@ -244,7 +247,7 @@ class Runner:
         with self._device() as environment, (folder / "log.txt").open("ab") as output:
             with self._lock:
                 if self._stopped:
-                    return "not started"
+                    return NOT_STARTED
                 child = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
                 )
@@ -252,7 +255,7 @@ class Runner:
             code = child.wait()
             self._children.discard(child)
         if code and self._stopped:
-            return "stopped at a checkpoint"
+            return STOPPED
         return f"ended with exit code {code}: {last_words(folder / 'log.txt')}" if code else None
 
     @contextlib.contextmanager
@@ -370,9 +373,9 @@ class Progress:
         words = failure or "no finite loss"
         with self._lock:
             title = self._open.pop(folder)
-            self._ended += 1
+            self._ended += failure not in (NOT_STARTED, STOPPED)
             if row is not None and math.isfinite(loss):
-                group = (title, row["opt"])
+                group = (title.removesuffix(MORE_SEEDS), row["opt"])
                 least, name = self._best[group] = min(
                     self._best.get(group, (math.inf, "")), (loss, folder.name)
                 )

@@ -8,7 +8,7 @@ against random draws. `schedule_study`: the schedules, and the loss against kapp
 import numpy as np
 from matplotlib.figure import Figure
 
-from danalab.colors import optimizer_color
+from danalab.colors import ink, optimizer_color, shades
 from danalab.errors import UserError
 from danalab.theory.algorithms import ALGORITHMS, critical_kappa, dana_decaying, default_delta, standard
 from danalab.theory.curve import geometric_times, own_settings
@@ -44,10 +44,9 @@ def plrf_study(p: PLRFFlags) -> Study:
 
 
 def draw_curves(study: Study) -> Figure:
-    """Left: expected curves and one run each; middle: spread of the runs; right: equation against exact recursion."""
+    """Expected curves and one run each; spread of the runs; equation against exact recursion."""
     a, p = study.arrays, study.parameters
-    figure, axes = canvas(1, 3, 5.2, 4.5)
-    left, middle, right = axes[0]
+    figure, (left, middle, right) = canvas(3)
     t = a["t"] + 1
     for name in ALGORITHMS:
         color = optimizer_color(name)
@@ -64,9 +63,9 @@ def draw_curves(study: Study) -> Figure:
             t, low, high, color=color, alpha=0.3, lw=0, label=f"{LABELS[name]}: 80% of the runs"
         )
         middle.plot(t, a[f"exact_{name}"], color=color, label=f"{LABELS[name]}: exact mean")
-        middle.plot(t, a[f"ode_{name}"], color="black", lw=1, ls=":")
-    middle.plot([], [], color="black", lw=1, ls=":", label="equation in log time")
-    left.axhline(float(a["limit"]), color="black", lw=1, ls="--", label="limit risk")
+        middle.plot(t, a[f"ode_{name}"], color=ink(), lw=1, ls=":")
+    middle.plot([], [], color=ink(), lw=1, ls=":", label="equation in log time")
+    left.axhline(float(a["limit"]), color=ink(), lw=1, ls="--", label="limit risk")
     transition, color = 4 * p["d"] / p["batch"], optimizer_color("dana-constant")
     if transition < p["steps"]:
         left.axvline(transition, color=color, lw=1, ls=":")
@@ -88,7 +87,7 @@ def draw_curves(study: Study) -> Figure:
     label(middle, f"{p['runs']} stochastic runs", *labels)
     title = "equation in log time against the exact mean"
     label(right, title, "steps t + 1", "difference [%]", "lower right", "x")
-    right.axhline(0, color="black", lw=0.8)
+    right.axhline(0, color=ink(), lw=0.8)
     return figure
 
 
@@ -136,25 +135,23 @@ def limit_study(p: LimitFlags) -> Study:
 def draw_limits(study: Study) -> Figure:
     """Eigenvalues, cumulated energy of the target, limit loss."""
     a, p = study.arrays, study.parameters
-    figure, axes = canvas(1, 3, 5.0, 4.2)
-    spectrum, energy, limit = axes[0]
+    figure, (spectrum, energy, limit) = canvas(3)
     rank = np.arange(1, p["d"] + 1)
     for i, lam in enumerate(a["lam"]):
         style = {"color": "#6baed6", "lw": 3, "alpha": 0.5, "label": "random draws" if i == 0 else None}
         spectrum.plot(rank, lam, **style)
         energy.plot(lam[::-1], np.cumsum((0.5 * lam * a["rho"][i])[::-1]), **style)
     shown = a["eigenvalues_above"] > 0.5
-    spectrum.plot(a["eigenvalues_above"][shown], a["x"][shown], color="#08306b", lw=1.4, label="density")
-    spectrum.plot(rank, rank ** (-2.0 * p["alpha"]), color="black", lw=1, ls=":", label="j^(-2 alpha)")
+    spectrum.plot(a["eigenvalues_above"][shown], a["x"][shown], color="#2171b5", lw=1.4, label="density")
+    spectrum.plot(rank, rank ** (-2.0 * p["alpha"]), color=ink(), lw=1, ls=":", label="j^(-2 alpha)")
     title = f"eigenvalues, alpha = {p['alpha']:g}, v = {p['v']}, d = {p['d']}"
     label(spectrum, title, "rank j", "eigenvalue of K", "lower left")
     seen = a["energy_below"] > 0
-    energy.plot(a["x"][seen], a["energy_below"][seen], color="#08306b", lw=1.4, label="rho-measure")
+    energy.plot(a["x"][seen], a["energy_below"][seen], color="#2171b5", lw=1.4, label="rho-measure")
     title, floor = f"what is left to learn, beta = {p['beta']:g}", float(a["energy_below"][-1]) * 1e-6
     y = "sum of lam rho / 2 over eigenvalues < x"
     label(energy, title, "eigenvalue x", y, "upper left", ylim=(floor, None))
-    shades = ["#c6dbef", "#6baed6", "#2171b5", "#08306b"]
-    for row, beta, color in zip(a["limit_loss"], BETAS, shades, strict=True):
+    for row, beta, color in zip(a["limit_loss"], BETAS, shades(len(BETAS)), strict=True):
         power = 2 * p["alpha"] - max(0.0, 1 - 2 * beta)
         limit.plot(
             a["sizes"], row, color=color, marker="o", ms=4, label=f"beta = {beta:g}, theory d^-{power:.2g}"
@@ -202,8 +199,7 @@ def schedule_study(p: ScheduleFlags) -> Study:
 def draw_schedules(study: Study) -> Figure:
     """Weight of the momentum, its memory, and the U-curves."""
     a, p = study.arrays, study.parameters
-    figure, axes = canvas(1, 3, 5.0, 4.2)
-    weight, memory, sweep = axes[0]
+    figure, (weight, memory, sweep) = canvas(3)
     for name in SHOWN:
         weight.plot(a["t"], a[f"weight_{name}"], color=optimizer_color(name), label=LABELS[name])
         # Both DANA variants have the same memory: dashes show both colours.
@@ -213,12 +209,12 @@ def draw_schedules(study: Study) -> Figure:
         )
     label(weight, "weight of the momentum", "steps t", "gamma3 / gamma2", "lower left", ylim=(1e-6, None))
     label(memory, "memory of the momentum", "steps t", "1 / Delta [steps]", "upper left")
-    colors = ["#bdd7e7", "#6baed6", "#2171b5", "#08306b"]
+    colors = shades(len(a["checkpoints"]))
     for i, at in enumerate(a["checkpoints"]):
         risk = np.where(a["risk"][:, i] < 1, a["risk"][:, i], np.nan)
         sweep.plot(a["kappa"], risk, color=colors[i], marker="o", ms=3, label=f"t = {at:.0e}")
     critical = study.findings["1 / (2 alpha)"]
-    sweep.axvline(critical, color="black", lw=1, ls="--", label="1 / (2 alpha)")
+    sweep.axvline(critical, color=ink(), lw=1, ls="--", label="1 / (2 alpha)")
     title, y = f"DANA-decaying, d = {p['d_sweep']:.0e}", "population risk P, without the limit risk"
     label(sweep, title, "kappa", y, "upper right", "y", ylim=(None, 3))
     return figure

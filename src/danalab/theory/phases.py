@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from danalab.colors import optimizer_color
+from danalab.colors import ink, optimizer_color
 from danalab.errors import UserError
 from danalab.theory.algorithms import standard
 from danalab.theory.exponents import FAMILIES, IVA_BORDER, compute_optimum, frontier, phase, time_exponents
@@ -56,8 +56,8 @@ def _phase_diagram(points: int) -> Study:
     best = np.unravel_index(np.nanargmax(gain), gain.shape)
     findings = {
         "largest gain in the compute exponent, DANA-decaying / SGD": float(np.nanmax(gain)),
-        "at alpha": float(two_alpha[best[1]] / 2),
-        "at beta": float(two_beta[best[0]] / 2),
+        "largest gain: alpha": float(two_alpha[best[1]] / 2),
+        "largest gain: beta": float(two_beta[best[0]] / 2),
         "gain below the line 2 alpha = 1": 1.0,
     }
     return Study("phases", arrays, {"points": points}, findings, _draw_phases)
@@ -65,12 +65,12 @@ def _phase_diagram(points: int) -> Study:
 
 def _draw_phases(study: Study) -> Figure:
     """Three maps of the exponent, one of the gain, with the borders and names of the phases."""
-    figure, axes = canvas(2, 2, 5.4, 4.6)
+    figure, axes = canvas(4)
     a = study.arrays
     maps = [(f"{LABELS[f]}: e in P ~ compute^-e", a[f"exponent_{f}"], "viridis", (0, 1.2)) for f in FAMILIES]
     gain = a["exponent_dana-decaying"] / a["exponent_sgd"]
     maps.append(("gain: e of DANA-decaying / e of SGD", gain, "magma", (1, float(np.nanmax(gain)))))
-    for panel, (title, values, colors, limits) in zip(axes.flat, maps, strict=True):
+    for panel, (title, values, colors, limits) in zip(axes, maps, strict=True):
         mesh = panel.pcolormesh(
             a["two_alpha"],
             a["two_beta"],
@@ -79,6 +79,7 @@ def _draw_phases(study: Study) -> Figure:
             vmin=limits[0],
             vmax=limits[1],
             shading="nearest",
+            rasterized=True,
         )
         figure.colorbar(mesh, ax=panel, shrink=0.85)
         for x, y in (([1, 1], [0, 3]), ([0.05, 3], [1, 1]), ([1, 3], [1, 3]), ([0.5, 0.5], [1, 3])):
@@ -119,17 +120,17 @@ def _compute_frontier(alpha: float, beta: float, sizes: Sequence[int], h: float)
 def _draw_frontier(study: Study) -> Figure:
     """One panel per algorithm, and the three envelopes together."""
     a, p = study.arrays, study.parameters
-    figure, axes = canvas(2, 2, 5.4, 4.2)
-    last, labels = axes[1][1], ("compute f = d (t + 1)", "population risk P")
-    for panel, family in zip(axes.flat, FAMILIES, strict=False):
+    figure, axes = canvas(4)
+    last, labels = axes[-1], ("compute f = d (t + 1)", "population risk P")
+    for panel, family in zip(axes, FAMILIES, strict=False):
         color, inside = optimizer_color(family), a[f"interior_{family}"]
         flops, envelope = a["flops"][inside], a[f"risk_{family}"][inside]
         for d in p["sizes"]:
             panel.plot(*a[f"curve_{family}_{d}"], color=color, lw=0.8, alpha=0.45)
-        panel.plot(flops, envelope, color="black", lw=2, label="envelope")
+        panel.plot(flops, envelope, color=ink(), lw=2, label="envelope")
         fitted, theory = (study.findings[f"{LABELS[family]}: {key}"] for key in ("fitted exponent", "theory"))
         line = envelope[-1] * (flops / flops[-1]) ** -theory
-        panel.plot(flops, line, color="black", lw=1, ls=":", label=f"slope of theory, -{theory:.3f}")
+        panel.plot(flops, line, color=ink(), lw=1, ls=":", label=f"slope of theory, -{theory:.3f}")
         title = f"{LABELS[family]}: fitted {fitted:.3f}"
         label(panel, title, *labels, "lower left", ylim=(1e-8, 2), xlim=(1e3, a["flops"][-1]))
         last.plot(flops, envelope, color=color, label=LABELS[family])
@@ -159,8 +160,8 @@ def _local_slopes(h: float) -> Study:
 
 def _draw_slopes(study: Study) -> Figure:
     """One panel per phase: measured slopes, and the predicted levels as dashed lines."""
-    figure, axes = canvas(1, 3, 4.7, 4.2)
-    for panel, (alpha, beta) in zip(axes[0], study.parameters["points"], strict=True):
+    figure, axes = canvas(3)
+    for panel, (alpha, beta) in zip(axes, study.parameters["points"], strict=True):
         name = phase(alpha, beta)
         for family in FAMILIES:
             color = optimizer_color(family)
@@ -183,7 +184,7 @@ def _draw_slopes(study: Study) -> Figure:
                 color=color,
             )
         title = f"phase {name}: alpha = {alpha:g}, beta = {beta:g}"
-        legend = "upper left" if panel is axes[0][0] else ""
+        legend = "upper left" if panel is axes[0] else ""
         right = 30 * study.arrays["t"][-1]  # room for the labels
         label(panel, title, "steps t", "-d log P / d log t", legend, "x", ylim=(0, 3.2), xlim=(1, right))
     return figure

@@ -1,4 +1,4 @@
-"""A study: named arrays, the parameters that made them, and a figure; saved as PNG + NPZ + JSON side by side."""
+"""A study: named arrays, the parameters that made them, and a figure; saved as NPZ, JSON and pictures."""
 
 import io
 from collections.abc import Callable
@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from danalab.colors import FIGURE_STYLE
+from danalab.colors import save_figure
 from danalab.files import write_atomically, write_json
 from danalab.theory.algorithms import ALGORITHMS
 
@@ -38,15 +37,13 @@ class Study:
     draw_figure: Callable[["Study"], Figure]
 
     def save(self, folder: str | Path) -> dict[str, str]:
-        """Write `NAME.png`, `NAME.npz` and `NAME.json` (parameters and findings); returns their paths."""
+        """Write `NAME.png` (and .svg, -dark), `NAME.npz` and `NAME.json` (parameters and findings); returns paths."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         paths = {kind: folder / f"{self.name}.{kind}" for kind in ("png", "npz", "json")}
-        picture, arrays = io.BytesIO(), io.BytesIO()
-        with mpl.rc_context(FIGURE_STYLE):  # pyright: ignore[reportArgumentType]
-            self.draw_figure(self).savefig(picture)
+        arrays = io.BytesIO()
+        save_figure(lambda: self.draw_figure(self), folder / self.name)
         np.savez_compressed(arrays, allow_pickle=False, **self.arrays)
-        write_atomically(paths["png"], picture.getvalue())
         write_atomically(paths["npz"], arrays.getvalue())
         write_json(
             paths["json"], {"study": self.name, "parameters": self.parameters, "findings": self.findings}
@@ -54,14 +51,14 @@ class Study:
         return {kind: str(path) for kind, path in paths.items()}
 
 
-def canvas(rows: int, columns: int, width: float = 5.2, height: float = 4.0) -> tuple[Figure, np.ndarray]:
-    """An empty figure and its axes [rows, columns]."""
-    figure = Figure(figsize=(width * columns, height * rows), dpi=130, layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False)
+def canvas(panels: int) -> tuple[Figure, list[Axes]]:
+    """An empty figure and its panels, one below the other: as wide as a phone shows it readably."""
+    figure = Figure(figsize=(5.4, 3.9 * panels), layout="constrained")
+    return figure, list(figure.subplots(panels, squeeze=False)[:, 0])
 
 
 def label(axes: Axes, title: str, x: str, y: str, legend: Any = "", log: str = "xy", **limits: Any) -> None:
     """Title, axis labels, logarithmic axes, limits (`xlim`, `ylim`), and the legend's place where there is one."""
     axes.set(title=title, xlabel=x, ylabel=y, **{f"{axis}scale": "log" for axis in log}, **limits)
     if legend:
-        axes.legend(loc=legend, frameon=True, edgecolor="none", framealpha=0.9)
+        axes.legend(loc=legend, frameon=True, edgecolor="none", framealpha=1)

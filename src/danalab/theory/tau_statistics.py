@@ -12,12 +12,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from scipy.integrate import quad
 from scipy.special import k0
 
+from danalab.colors import ink, shades
 from danalab.errors import UserError, nearest
 from danalab.optimizer_facts import DELTA
 from danalab.theory.curve import in_float32, padded, record
@@ -29,7 +29,7 @@ from danalab.theory_studies import TauFlags
 KINDS = ("sign", "gauss", "product")
 """Distributions of an active gradient: +-1, N(0, 1), or a product of two N(0, 1) (a linear model at batch 1)."""
 ACTIVITIES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
-_COLORS = {"sign": "#d62728", "gauss": "#ff9896", "product": "#7f2020"}
+_COLORS = {"sign": "#d62728", "gauss": "#ff7f0e", "product": "#9467bd"}
 _WHAT = {"sign": "gradients of one size", "gauss": "Gaussian gradients", "product": "product of Gaussians"}
 
 
@@ -55,26 +55,22 @@ def compute(p: TauFlags) -> Study:
 
 
 def draw_figure(study: Study) -> Figure:
-    """Left: tau against activity; middle: experts of the run; right: distribution with both tails stretched."""
+    """tau against activity; experts of the run; distribution with both tails stretched."""
     a, p = study.arrays, study.parameters
-    figure, axes = canvas(1, 3, 5.0, 4.3)
-    mean, experts, spread = axes[0]
+    figure, (mean, experts, spread) = canvas(3)
     for kind in KINDS:
         mean.plot(
             a["activity"], a[f"limit_{kind}"], color=_COLORS[kind], lw=1.4, label=f"{_WHAT[kind]}: limit"
         )
         mean.plot(a["activity"], a[f"measured_{kind}"], color=_COLORS[kind], ls="", marker="o", ms=5)
-    mean.plot(
-        a["activity"], a["activity"] / (1 + a["activity"]), color="black", lw=1, ls=":", label="P / (1 + P)"
-    )
     label(mean, "synthetic gradients (dots: measured)", "activity P", "tau", "upper left")
-    colors = mpl.colormaps["viridis"](np.linspace(0.05, 0.9, len(a["times"])))
+    colors = shades(len(a["times"]))
     P = a["expert_activity"]
     for i, t in enumerate(a["times"]):
         experts.plot(P, a["tau"][i].mean(-1), color=colors[i], marker="o", ms=3, lw=1, label=f"t = {t:,}")
         values, height = pooled_cdf(a["tau"][i])
         spread.plot(np.maximum(values, 1e-6), height, color=colors[i], lw=1.4, label=f"t = {t:,}")
-    experts.plot(P, P / (1 + np.sqrt(P)), color="black", lw=1, ls=":", label="P / (1 + sqrt P)")
+    experts.plot(P, P / (1 + np.sqrt(P)), color=ink(), lw=1, ls=":", label="P / (1 + sqrt P)")
     title = f"Dana-Star-MK4, {p['experts']} experts, kappa = {p['kappa']:g}"
     label(experts, title, "activity P_i of the expert", "mean tau of the expert", "upper left")
     ticks = [0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999]
