@@ -15,7 +15,6 @@ from danalab.optim import build_optimizer
 from danalab.optim.adamw import AdamWDecayingWD
 from danalab.optim.ademamix import AdEMAMix, AdEMAMixDecayingWD
 from danalab.optim.base import decay_factor, decay_rate
-from danalab.optim.build import build_optimizer
 from danalab.optim.dana import ADana, DanaMK4, DanaStar, DanaStarMK4
 from danalab.optim.experimental import SNOO, AutoDana, Dana, SignDana
 from danalab.optim.schedules import lr_scheduler
