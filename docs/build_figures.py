@@ -181,7 +181,7 @@ def moving() -> None:
     }
     (FIGURES / "moving").mkdir(exist_ok=True)
     for name, ((label, scale, unit), lines) in figures.items():
-        for theme, (axes,) in drawn(f"moving/{name}", 1, width=8.0):
+        for theme, (axes,) in drawn(f"moving/{name}", 1, width=6.4):
             colors = COLORS[theme]["adana"], COLORS[theme]["adamw"], COLORS[theme]["dana-muon"]
             for color, (text, (x, y)) in zip(colors, lines.items(), strict=False):
                 axes.plot(x, y, color=color, linewidth=2.2, label=text)

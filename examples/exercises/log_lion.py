@@ -31,7 +31,7 @@ def log_lion_scalars(group, t):
 
 
 class LogLion(Optimizer):
-    """See the module.
+    """Lion in logarithmic time: the sign of a mixture of the gradient and its average.
 
     Args:
         params: parameters, groups or a model.

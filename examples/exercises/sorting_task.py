@@ -17,7 +17,7 @@ from danalab.errors import UserError
 
 
 class Sorting(GeneratedTask):
-    """See the module."""
+    """Sort the letters of a word."""
 
     name = "sorting"
 

@@ -16,13 +16,18 @@ from typing import Any
 from danalab.errors import UserError, nearest
 
 
+def word_of(name: str) -> str:
+    """A name without case, underscores and hyphens, which do not matter."""
+    return re.sub("[-_]", "", name.lower())
+
+
 def key_of(table: Mapping[str, Any], name: str, kind: str) -> str:
     """The key of `table` that `name` means; case, underscores and hyphens do not matter.
 
     UserError: there is none; the message has the nearest and all. `kind` is what an item is called, e.g. "optimizer".
     """
-    normal = {re.sub("[-_]", "", key.lower()): key for key in table}
-    word = re.sub("[-_]", "", name.lower())
+    normal = {word_of(key): key for key in table}
+    word = word_of(name)
     if word not in normal:
         raise UserError(f"unknown {kind} '{name}'{nearest(name.lower(), table)}; known: {', '.join(table)}")
     return normal[word]

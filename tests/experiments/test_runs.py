@@ -90,6 +90,16 @@ def test_the_time_left_counts_the_steps_of_runs_under_way(tmp_path, capsys, monk
         progress.add(tmp_path / name, "runs")
     progress.ended(tmp_path / "a", None, None)
     assert "1 of 2 done, 30 s, about 10 s left" in capsys.readouterr().err
+    progress.ended(tmp_path / "b", runs.NOT_STARTED, None)
+    assert "b: not started (1 of 1 done" in capsys.readouterr().err
+
+
+def test_more_seeds_are_compared_with_the_trials(tmp_path, capsys):
+    progress = runs.Progress()
+    for name, title, loss in (("trial", "runs", 2.0), ("seed", f"runs{runs.MORE_SEEDS}", 3.0)):
+        progress.add(tmp_path / name, title)
+        progress.ended(tmp_path / name, None, {"opt": "adana", "lr": 0.1, "final_loss": loss})
+    assert "val loss 3.0000, best 2.0000 of trial" in capsys.readouterr().err
 
 
 @pytest.mark.slow

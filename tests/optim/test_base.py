@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
+from danalab.optim import build_optimizer
 from danalab.optim.adamw import AdamWDecayingWD
 from danalab.optim.ademamix import AdEMAMix, AdEMAMixDecayingWD
 from danalab.optim.base import decay_factor, decay_rate
@@ -177,10 +178,13 @@ def test_schedulers_find_the_rate_that_stands_in_the_groups():
     optimizer.param_groups[0]["lr"] = 1e-4
     LambdaLR(optimizer, lambda step: 1.0)
     assert optimizer.param_groups[0]["lr"] == 1e-4
-    for build in FAMILY:
+    hybrids = ("muon", "d-muon", "dana-muon", "manau", "snoo-dana")
+    made = [build(model.parameters(), lr=1e-3) for build in FAMILY]
+    for each in [*made, *(build_optimizer(name, model, lr=1e-3) for name in hybrids)]:
+        rates = [group["lr"] for group in each.param_groups]
         with pytest.raises(ValueError, match="momentum"):
-            OneCycleLR(build(model.parameters(), lr=1e-3), max_lr=1e-3, total_steps=10)
-        OneCycleLR(build(model.parameters(), lr=1e-3), max_lr=1e-3, total_steps=10, cycle_momentum=False)
+            OneCycleLR(each, max_lr=rates, total_steps=10)
+        OneCycleLR(each, max_lr=rates, total_steps=10, cycle_momentum=False)
 
 
 @pytest.mark.parametrize("build", WITH_KERNEL)

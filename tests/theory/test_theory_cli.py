@@ -42,6 +42,7 @@ def check_study(printed, tmp_path):
         assert study["findings"]
         files = study["files"]
         assert (tmp_path / f"{study['study']}.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / f"{study['study']}-dark.svg").is_file()
         assert json.loads((tmp_path / f"{study['study']}.json").read_text())["parameters"] is not None
         with np.load(files["npz"]) as arrays:
             assert arrays.files

@@ -19,9 +19,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from danalab.errors import UserError, nearest
 from danalab.files import read_yaml
 from danalab.models.architectures import ALIASES as OTHER_ARCHITECTURES
+from danalab.models.architectures import ARCHITECTURES
 from danalab.optimizer_facts import ALIASES as OTHER_OPTIMIZERS
-from danalab.optimizer_facts import is_address, short_name
-from danalab.train.config.flags import expand_paths, field_types, flag, names_of, plain_value
+from danalab.optimizer_facts import FACTS, is_address, short_name
+from danalab.tables import word_of
+from danalab.train.config.flags import SPELLINGS, expand_paths, field_types, flag, names_of, plain_value
 from danalab.train.config.train_config import TrainConfig
 
 LONGEST_NAME = 100
@@ -59,6 +61,15 @@ _DEFAULTS = {each.name: each.default for each in fields(TrainConfig) if each.def
 _NOT_VARIED = names_of(TrainConfig, "job") | {"optimizer_settings"}  # fields of one job, not of a grid
 _JOB_ONLY = names_of(TrainConfig, "job") - {"extend_to"} | {"local_ckpt_dir"}
 """Settings of the job and its place, which do not change the run."""
+_SPELLINGS = {
+    "opt": {name: name for name in FACTS} | OTHER_OPTIMIZERS,
+    "arch": {name: name for name in ARCHITECTURES} | OTHER_ARCHITECTURES,
+    "distributed_backend": {"nccl": "ddp", "gloo": "ddp"},
+    "dtype": SPELLINGS,
+    "init": {},
+    "scheduler": {},
+}
+"""Spellings of one value, beside case, underscores and hyphens, which do not matter for any of these settings."""
 
 
 @dataclass(frozen=True)
@@ -300,11 +311,13 @@ def comparable(key: str, value: Any) -> str | None:
     """A setting as text that is equal for equal values: 1 and 1.0, adana and ADana."""
     if isinstance(value, (list, tuple)):
         return ",".join(str(comparable(key, each)) for each in value)
-    if key in ("opt", "arch") and not is_address(str(value)):
-        name = str(value).lower().replace("_", "-")
-        return (OTHER_OPTIMIZERS if key == "opt" else OTHER_ARCHITECTURES).get(name, name)
+    if value is None:
+        return None
+    if key in _SPELLINGS and not is_address(str(value)):
+        names = {word_of(other): name for other, name in _SPELLINGS[key].items()}
+        return names.get(word_of(str(value)), word_of(str(value)))
     try:
-        return None if value is None else repr(float(value))
+        return repr(float(value))
     except ValueError:
         return str(value)
 

@@ -192,7 +192,7 @@ def saved_table(found: Analysis) -> Table:
                 [opt, "all, by the laws", gain_words(gain), interval_words(gain.interval), "", "", *of, ""]
             )
     headings = ["optimizer", "parameters", "compute saved", "95% interval", "tokens saved"]
-    return [*headings, f"where {base} was there", "seeds", f"{base}'s seeds", "trials"], lines
+    return [*headings, f"{base} got there at", "seeds", f"{base}'s seeds", "trials"], lines
 
 
 def tuned_table(found: Analysis) -> Table:
