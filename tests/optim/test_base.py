@@ -17,6 +17,7 @@ from danalab.optim.ademamix import AdEMAMix, AdEMAMixDecayingWD
 from danalab.optim.base import decay_factor, decay_rate
 from danalab.optim.dana import ADana, DanaMK4, DanaStar, DanaStarMK4
 from danalab.optim.experimental import SNOO, AutoDana, Dana, SignDana
+from danalab.optim.schedules import lr_scheduler
 
 FAMILY = (
     ADana,
@@ -261,7 +262,7 @@ def test_a_decay_that_was_meant_for_adamw_is_named(caplog):
     ("settings", "words"),
     [
         ({"lr": -1.0}, "lr is -1.0"),
-        ({"lr": "fast"}, "lr is 'fast'"),
+        ({"lr": "1e-3"}, "lr is '1e-3'; it must be a number, finite and not negative"),
         ({"delta": 0.0}, "delta is 0.0; it must be finite and above 0"),
         ({"kappa": 1.5}, "kappa is 1.5; it must be from 0 to 1"),
         ({"eps": math.nan}, "eps is nan"),
@@ -289,6 +290,11 @@ def test_settings_that_mean_nothing_are_refused(settings, words):
         (lambda: ADana([nn.Parameter(torch.ones(2, dtype=torch.complex64))]), "real numbers"),
         (lambda: SNOO(ADana(net().parameters()), k=0), "k is 0"),
         (lambda: SNOO(net()), "inner is Sequential"),
+        (lambda: build_optimizer(net(), "adana"), "is a Sequential; give the name first, then the model"),
+        (lambda: build_optimizer("adamw", net(), omega=4.0), "adamw: omega needs horizon"),
+        (lambda: build_optimizer("adamw", net(), horizon=9), "adamw: horizon is 9 without omega"),
+        (lambda: build_optimizer("soap", net(), omega=4.0, horizon=0), "soap: horizon is 0"),
+        (lambda: lr_scheduler(ADana(net()), "cos"), "schedule is a str; it must be what get_schedule"),
     ],
 )
 def test_what_cannot_be_optimized_is_refused(build, words):

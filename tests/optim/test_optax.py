@@ -201,6 +201,11 @@ def test_both_forms_of_weight_decay_are_refused_together_and_omega_may_be_inject
         adana(0.1, omega=4.0, horizon=100, weight_decay=0.1)
     with pytest.raises(UserError, match="horizon and wd_ts both set"):
         adana(0.1, omega=4.0, horizon=100, wd_ts=10)
+    for build in (adana, dana_muon):
+        with pytest.raises(UserError, match="horizon is 100 without omega"):
+            build(0.1, horizon=100)
+    with pytest.raises(UserError, match="omega and weight_decay both set"):
+        dana_muon(0.1, omega=4.0, horizon=100, weight_decay=0.1)
     params = {"w": jnp.ones(3)}
     with pytest.raises(UserError, match="horizon and wd_ts both set"):
         optax.inject_hyperparams(adana)(learning_rate=0.1, omega=4.0, horizon=100, wd_ts=10).init(params)

@@ -121,13 +121,9 @@ class Optimizer(torch.optim.Optimizer):
         if self.decay_bound is None:
             return dict(settings)
         rest = {key: value for key, value in settings.items() if key not in ("omega", "horizon")}
-        omega, horizon = settings.get("omega"), settings.get("horizon")
+        omega, horizon = omega_and_horizon(owner, settings)
         if omega is None:
-            if horizon is not None:
-                raise ValueError(f"{owner}: horizon is {horizon} without omega; give both, or weight_decay")
             return rest if "weight_decay" not in rest else {"decay_bound": None, **rest}
-        if rest.get("weight_decay"):
-            raise ValueError(f"{owner}: omega and weight_decay both set the weight decay; give one of them")
         if horizon is not None and rest.get("wd_ts") is not None:
             raise ValueError(f"{owner}: horizon and wd_ts both set the time scale of weight decay; give one")
         scale = rest.get("wd_ts") or (horizon / 10 if horizon else wd_ts)
@@ -311,6 +307,27 @@ def decay_factor(group: Mapping[str, Any], t: int) -> float:
     return 1 - schedule_factor(group) * decay_rate(group, t)
 
 
+def omega_and_horizon(owner: str, settings: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The two settings of weight decay over a run, which belong together and take the place of weight_decay."""
+    omega, horizon = settings.get("omega"), settings.get("horizon")
+    if omega is None and horizon is not None:
+        raise ValueError(f"{owner}: horizon is {horizon} without omega; give both, or weight_decay")
+    if omega is not None and settings.get("weight_decay"):
+        raise ValueError(f"{owner}: omega and weight_decay both set the weight decay; give one of them")
+    return omega, horizon
+
+
+def coupled_decay(owner: str, settings: Mapping[str, Any]) -> float | None:
+    """Decay that is multiplied by the learning rate, by omega: omega / (lr horizon), at most 1; None without omega."""
+    check_settings(owner, settings)
+    omega, horizon = omega_and_horizon(owner, settings)
+    if omega is None:
+        return None
+    if horizon is None:
+        raise ValueError(f"{owner}: omega needs horizon, the length of the run in steps")
+    return min(omega / (settings["lr"] * horizon), 1.0) if settings["lr"] else 0.0
+
+
 # ---- settings ----
 
 Range = tuple[Callable[[Any], bool], str]
@@ -343,7 +360,9 @@ def check_settings(owner: str, settings: Mapping[str, Any]) -> None:
         value = settings[name]
         for number in value if isinstance(value, (tuple, list)) else (value,):
             is_number = isinstance(number, (int, float, Tensor)) and not isinstance(number, bool)
-            if not is_number or not test(float(number)):
+            if not is_number:
+                raise ValueError(f"{owner}: {name} is {value!r}; it must be a number, {words}")
+            if not test(float(number)):
                 raise ValueError(f"{owner}: {name} is {value!r}; it must be {words}")
     if settings.get("stochastic_rounding", False) not in (False, True, "moments"):
         value = settings["stochastic_rounding"]

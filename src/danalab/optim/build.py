@@ -19,7 +19,7 @@ from danalab.tables import lookup
 
 from .adamw import AdamWDecayingWD
 from .ademamix import AdEMAMix, AdEMAMixDecayingWD
-from .base import Optimizer, check_settings
+from .base import Optimizer, check_settings, coupled_decay
 from .dana import ADana, DanaMK4, DanaStar, DanaStarMK4
 from .experimental import AutoDana, Dana, SignDana, snoo, snoo_dana
 from .groups import decay_groups
@@ -73,6 +73,10 @@ def list_optimizers() -> list[str]:
 
 def find_optimizer(name: str) -> Build:
     """The class or function of an optimizer. UserError: unknown name, or nothing at the address."""
+    if not isinstance(name, str):
+        raise UserError(
+            f"the optimizer's name is a {type(name).__name__}; give the name first, then the model"
+        )
     found = lookup(OPTIMIZERS, ALIASES.get(name.lower(), name), "optimizer", own=True)
     takes = inspect.signature(found).parameters
     if "lr" not in takes:
@@ -102,12 +106,15 @@ def build_optimizer(
     build = find_optimizer(name)
     known = settings_of(name)
     rate = lr if lr is not None else known["lr"].default
-    if "omega" not in known and "weight_decay" in known and settings.get("omega") is not None:
-        omega, horizon = settings.pop("omega"), settings.pop("horizon", None)
-        if horizon is None or settings.get("weight_decay"):
-            raise UserError(f"optimizer '{name}': omega needs horizon, and no weight_decay beside it")
-        settings["weight_decay"] = min(omega / (rate * horizon), 1.0) if rate else 0.0
+    run = {}
+    if "omega" not in known and "weight_decay" in known:
+        run = {key: settings.pop(key) for key in ("omega", "horizon") if key in settings}
     settings = read_settings(name, settings)
+    try:
+        decay = coupled_decay(name, {**settings, **run, "lr": rate}) if run else None
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    settings |= {} if decay is None else {"weight_decay": decay}
     params: Any = model_or_params
     if isinstance(params, nn.Module) and not (isinstance(build, type) and issubclass(build, Optimizer)):
         params = decay_groups(params)

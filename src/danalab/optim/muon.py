@@ -25,7 +25,18 @@ import torch
 from torch import Tensor, nn
 
 from .adamw import adam_scalars, adamw_update
-from .base import Group, Moving, Optimizer, Rule, State, decay_rate, local_gradient, local_part, working_dtype
+from .base import (
+    Group,
+    Moving,
+    Optimizer,
+    Rule,
+    State,
+    coupled_decay,
+    decay_rate,
+    local_gradient,
+    local_part,
+    working_dtype,
+)
 from .dana import dana_star_scalars, dana_star_update
 from .groups import KINDS, ORTHOGONALISED, kind_groups, split_group
 from .newton_schulz import EPS, METHODS, Coefficients, coefficients, matrix_shape, orthogonalize_each
@@ -162,13 +173,11 @@ class Hybrid(Optimizer):
     """With omega the decay of other parameters falls, with the horizon as its time scale."""
 
     def __init__(self, params: Any, **settings: Any):
-        omega, horizon = settings.pop("omega"), settings.pop("horizon")
-        lr, name = settings["lr"], type(self).__name__
-        if omega is not None or horizon is not None:
-            if omega is None or horizon is None or settings["weight_decay"]:
-                raise ValueError(f"{name}: give omega and horizon, or weight_decay")
-            settings["weight_decay"] = min(omega / (lr * horizon), 1.0) if lr else 0.0
-            settings["wd_ts"] = float(horizon) if self.falls else None
+        decay = coupled_decay(type(self).__name__, settings)
+        horizon = settings.pop("horizon")
+        if decay is not None:
+            settings |= {"weight_decay": decay, "wd_ts": float(horizon) if self.falls else None}
+        del settings["omega"]
         super().__init__(params, **{"wd_ts": None, "matched_rms": None, **settings})
 
     def groups_of(self, model: nn.Module) -> list[Group]:

@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise MissingExtra("optax", "danalab.optim.optax") from error
 
-from .base import RANGES
+from .base import RANGES, omega_and_horizon
 from .dana import LogTimeOptimizer
 from .groups import DECAYED, ORTHOGONALISED, kind_by_name, with_tied
 from .muon import NORMUON_BETA, reduced
@@ -251,6 +251,7 @@ def dana_muon(
         matrices: tree of booleans, or a function of the parameters that gives one: which parameters are
             matrices, or stacks [..., rows, columns] of them. None: by paths and shapes.
     """
+    _check_omega(omega, horizon, weight_decay)
     if omega is not None:
         rate = peak_lr if callable(learning_rate) else learning_rate
         if rate is None or horizon is None:
@@ -299,9 +300,8 @@ def _member(
     _check({**rule, **decay, "learning_rate": learning_rate, "peak_lr": peak_lr})
     weight_decay, wd_ts, omega, horizon = decay.values()
     bound: Any = None
+    _check_omega(omega, horizon, weight_decay)
     if omega is not None:
-        if isinstance(weight_decay, Real) and weight_decay:
-            raise UserError("omega and weight_decay both set the weight decay; give one of them")
         if wd_ts is None:
             if horizon is None:
                 raise UserError("omega needs horizon, the length of the run in steps, or wd_ts")
@@ -438,6 +438,15 @@ def _choice(choice: Any, params: Any, tree: Any) -> list[Any]:
 def _wide(p: Any) -> Any:
     # float32 at least: in bfloat16 the averages freeze once their gain is below its resolution.
     return jnp.promote_types(p.dtype, jnp.float32)
+
+
+def _check_omega(omega: Any, horizon: Any, weight_decay: Any) -> None:
+    """omega and horizon belong together, without weight decay; a traced one passes."""
+    decay = weight_decay if isinstance(weight_decay, Real) else 0.0
+    try:
+        omega_and_horizon("optax", {"omega": omega, "horizon": horizon, "weight_decay": decay})
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def _check(settings: dict[str, Any]) -> None:

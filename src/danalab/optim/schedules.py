@@ -78,6 +78,11 @@ def lr_scheduler(optimizer: "Optimizer", schedule: Schedule) -> "LambdaLR":
     """A torch scheduler whose only state is the step; call `.step()` after `optimizer.step()`."""
     from torch.optim.lr_scheduler import LambdaLR
 
+    if not callable(schedule):
+        what = type(schedule).__name__
+        raise UserError(
+            f"lr_scheduler: schedule is a {what}; it must be what get_schedule(NAME, STEPS) returns"
+        )
     return LambdaLR(optimizer, schedule)
 
 
