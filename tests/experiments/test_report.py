@@ -10,7 +10,7 @@ from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.experiments import report
 from danalab.experiments.analysis import analyse
-from danalab.experiments.comparison import compare, comparison_table, limits, read_curve
+from danalab.experiments.comparison import compare, comparison_table, limits, loss_figure, read_curve
 from danalab.experiments.figures import FIGURES
 from danalab.experiments.report import answer, remarks, saved_table, write_report
 from danalab.experiments.rows import pack, read_ladder
@@ -137,6 +137,9 @@ def test_runs_are_compared_with_the_first_adamw(packed):
         {**rows[0], "compute_saved": 0.0, "is_bound": True, "is_reached": there} for there in (True, False)
     ]
     assert [line[-1] for line in comparison_table(early)[1]] == [">= +0.0%", "<= +0.0%"]
+    assert {line.get_marker() for line in loss_figure(curves).axes[0].lines} == {
+        "o"
+    }  # of one evaluation, too
     with pytest.raises(UserError, match="two runs have the same name"):
         compare([curves[0], curves[0]])
     with pytest.raises(UserError, match="--baseline x is not among"):

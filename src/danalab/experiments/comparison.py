@@ -218,9 +218,13 @@ def loss_figure(
         losses = np.array([run.losses[:length] for run in runs])
         style: Any = styles[drawn[opt] % len(styles)]
         drawn[opt] += 1
-        drawing.band(
-            axes, getattr(runs[0], axis)[:length], losses, optimizer_color(opt), label=label, linestyle=style
-        )
+        end: dict[str, Any] = {
+            "marker": "o",
+            "markevery": [-1],
+            "markersize": 4,
+        }  # also of a single evaluation
+        x = getattr(runs[0], axis)[:length]
+        drawing.band(axes, x, losses, optimizer_color(opt), label=label, linestyle=style, **end)
     if baseline is not None:
         label = f"{baseline.opt}'s last evaluation"
         axes.axhline(

@@ -251,8 +251,11 @@ def _best_laws(
 
     starts = _starts(data, logs, floor, kind) if start is None else [_theta(start, floor, scales)]
     least_squares = import_extra("scipy.optimize", "laws of the loss").least_squares
-    how: Any = {"loss": "huber", "f_scale": HUBER, "max_nfev": 500}
-    fits = [least_squares(residuals, theta, jacobian, **how) for theta in starts]
+    how: Any = {"loss": "huber", "f_scale": HUBER}
+    if len(starts) > 1:  # a hundred evaluations tell which starts are worth more
+        fits = [least_squares(residuals, theta, jacobian, max_nfev=100, **how) for theta in starts]
+        starts = [fit.x for fit in sorted(fits, key=lambda fit: fit.cost)[:3]]
+    fits = [least_squares(residuals, theta, jacobian, max_nfev=500, **how) for theta in starts]
     best = min(fits, key=lambda fit: fit.cost).x
     E, terms = unpack(best)
     errors = residuals(best)

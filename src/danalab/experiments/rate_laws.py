@@ -10,6 +10,7 @@ exactly; so only b is searched, on one axis. Three or four rates at each of seve
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -110,22 +111,24 @@ def _fit(points: Sequence[_Point]) -> tuple[float, float, float]:
     P, lr, weights = np.array(points).T
     y, w = np.log(lr), weights / weights.sum()
 
-    def line(log_b: float) -> tuple[float, float, float]:
-        """(squared error, log a, d) of the best line at this b."""
-        x = np.log(math.exp(log_b) + P)
-        away, rest = x - w @ x, y - w @ y
-        d = float((w * away) @ rest / ((w * away) @ away))
-        return float(w @ (rest - d * away) ** 2), float(w @ y - d * (w @ x)), d
+    def line(log_b: Any) -> tuple[Any, Any, Any]:
+        """(squared error, log a, d) of the best line at each b; a number, or an array."""
+        x = np.log(np.exp(log_b)[..., None] + P)
+        away, rest = x - (x @ w)[..., None], y - w @ y
+        d = (away @ (w * rest)) / (away**2 @ w)
+        return (rest - d[..., None] * away) ** 2 @ w, w @ y - d * (x @ w), d
 
     # b from far below the smallest size, where it has no effect, to the largest: beyond it the law is an exponential
     # over the measured sizes, and d has no meaning.
     grid = np.linspace(math.log(P.min()) - 12, math.log(P.max()), 120)
-    i = int(np.argmin([line(log_b)[0] for log_b in grid]))
+    i = int(np.argmin(line(grid)[0]))
     bounds = (grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)])
     optimize = import_extra("scipy.optimize", "the law of the learning rate")
-    log_b = float(optimize.minimize_scalar(lambda t: line(t)[0], bounds=bounds, method="bounded").x)
+    log_b = np.float64(
+        optimize.minimize_scalar(lambda t: float(line(t)[0]), bounds=bounds, method="bounded").x
+    )
     _, log_a, d = line(log_b)
-    return math.exp(log_a), math.exp(log_b), d
+    return math.exp(log_a), math.exp(log_b), float(d)
 
 
 def shared_curvature(trials: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
