@@ -291,6 +291,8 @@ def test_settings_that_mean_nothing_are_refused(settings, words):
         (lambda: SNOO(ADana(net().parameters()), k=0), "k is 0"),
         (lambda: SNOO(net()), "inner is Sequential"),
         (lambda: build_optimizer(net(), "adana"), "is a Sequential; give the name first, then the model"),
+        (lambda: build_optimizer("lion", net(), betas=0.9), "lion: betas is 0.9; it must be several numbers"),
+        (lambda: build_optimizer("adana", net(), fused="maybe"), "fused is 'maybe'"),
         (lambda: build_optimizer("adamw", net(), omega=4.0), "adamw: omega needs horizon"),
         (lambda: build_optimizer("adamw", net(), horizon=9), "adamw: horizon is 9 without omega"),
         (lambda: build_optimizer("soap", net(), omega=4.0, horizon=0), "soap: horizon is 0"),

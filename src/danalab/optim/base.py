@@ -364,6 +364,10 @@ def check_settings(owner: str, settings: Mapping[str, Any]) -> None:
                 raise ValueError(f"{owner}: {name} is {value!r}; it must be a number, {words}")
             if not test(float(number)):
                 raise ValueError(f"{owner}: {name} is {value!r}; it must be {words}")
+    if not isinstance(settings.get("betas", ()), (tuple, list)):
+        raise ValueError(f"{owner}: betas is {settings['betas']!r}; it must be several numbers, as 0.9,0.95")
+    if settings.get("fused") not in (None, False, True):
+        raise ValueError(f"{owner}: fused is {settings['fused']!r}; it must be None, False or True")
     if settings.get("stochastic_rounding", False) not in (False, True, "moments"):
         value = settings["stochastic_rounding"]
         raise ValueError(f"{owner}: stochastic_rounding is {value!r}; it must be False, True or 'moments'")
