@@ -325,6 +325,8 @@ def test_plan_takes_the_weight_decay_that_a_run_would_take(capsys):
     assert "take 50 of each weight in the first step" in capsys.readouterr().err
     assert main(["plan", "--heads", "3", "--iterations", "20"]) == 0
     assert "times the schedule; at most 2 times the learning rate" in capsys.readouterr().out
+    assert main(["plan", "--heads", "3", "--iterations", "20", "--opt", "dana-muon"]) == 0
+    assert "times the learning rate; of all but matrices it falls" in capsys.readouterr().out
 
 
 @pytest.mark.sample(3)  # those of all at once are in test_help.py

@@ -8,6 +8,7 @@ from annotated_types import Gt, Le
 
 from danalab.cli.training import resolved_run
 from danalab.models.config import parameter_count
+from danalab.optimizer_facts import facts_of
 from danalab.train.config.flags import Answer, setting
 from danalab.train.config.train_config import MOST_EPOCHS, REPEATED, TrainConfig
 
@@ -143,7 +144,9 @@ def _describe(config: TrainConfig) -> list[tuple[str, str]]:
             ("experts", f"{counts}, {where}; {parameter_count(model, active=True):,} parameters active")
         )
     decay = f"{config.weight_decay:.4g}, times the learning rate"
-    if config.wd_ts is not None:
+    if config.wd_ts is not None and facts_of(config.opt).decay == "coupled":
+        decay = f"{decay}; of all but matrices it falls as 1 / (1 + t / {config.wd_ts:.4g})"
+    elif config.wd_ts is not None:
         limit = f"; at most {config.decay_bound:g} times the learning rate" if config.decay_bound else ""
         decay = f"{config.weight_decay:.4g} / (1 + t / {config.wd_ts:.4g}), times the schedule{limit}"
     return [
