@@ -40,6 +40,13 @@ def test_heads_alone_follow_the_scaling_rules():
     assert (config.wd_ts, config.warmup_steps, config.d_model) == (rules.wd_ts, rules.warmup_steps, 256)
 
 
+@pytest.mark.parametrize("spelling", ["cos_inf", "cos-inf", "COS_INF"])
+def test_an_extension_lengthens_the_tail_however_the_schedule_is_spelled(spelling):
+    given = TrainConfig(heads=4, iterations=100, extend_to=150, warmup_steps=2, scheduler=spelling)
+    factor = resolve(given, Words()).schedule()
+    assert factor(149) == factor(100) < factor(98)
+
+
 def test_explicit_settings_win_over_the_rules():
     given = {"lr": 0.5, "iterations": 700, "warmup_steps": 3, "weight_decay": 0.01, "wd_ts": 5.0}
     config = resolve(TrainConfig(heads=4, **given), Words())

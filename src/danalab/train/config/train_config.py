@@ -28,6 +28,7 @@ from danalab.models.config import (
 from danalab.optimizer_facts import DELTA, FACTS, KAPPA, OMEGA, facts_of, short_name
 from danalab.scaling.learning_rate import slow_momentum
 from danalab.scaling.optimizer_flops import optimizer_flops
+from danalab.tables import word_of
 from danalab.train.config.flags import (
     Auto,
     Count,
@@ -774,7 +775,7 @@ class TrainConfig(RunSettings, DataSettings, ModelSettings):
         from danalab.optim.schedules import get_schedule  # imports torch
 
         settings = self.scheduler_settings()
-        if self.scheduler.replace("-", "_") == "cos_inf" and self.extend_to:
+        if word_of(self.scheduler) == "cosinf" and self.extend_to:
             settings["cos_inf_steps"] = settings.get("cos_inf_steps", 0) + self.last_step - self.iterations
         return get_schedule(self.scheduler, self.last_step, self.warmup_steps, **settings)
 
