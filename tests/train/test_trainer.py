@@ -144,6 +144,12 @@ def test_an_extended_run_is_the_longer_run_with_a_constant_tail(tiny, tmp_path):
 # ---- ways of ending ----
 
 
+def test_a_run_that_is_refused_leaves_no_folder(tiny, tmp_path):
+    with pytest.raises(UserError, match="betas"):
+        run_training(tiny(opt="adamw", optimizer_settings={"betas": 0.9}, run_dir=tmp_path / "refused"))
+    assert not (tmp_path / "refused").exists()
+
+
 def test_a_gradient_that_is_not_finite_stops_the_run_before_the_update(tiny, monkeypatch):
     spoil_at(monkeypatch, 8)
     outcome = run_training(tiny())

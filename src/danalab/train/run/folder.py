@@ -81,15 +81,24 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder's lock however the process ends. UserError: another has it, or it is read-only."""
+        """Hold the folder's lock however the process ends; a run that is refused leaves no new folder.
+
+        UserError: another has it, or it is read-only.
+        """
+        lock, is_new = self.path / ".lock", not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise UserError(f"{self.path}: the run folder cannot be written: {error.strerror}") from error
         try:
             _take(descriptor, self.path)
             yield
+        except UserError:
+            if is_new and list(self.path.iterdir()) == [lock]:
+                lock.unlink()
+                self.path.rmdir()
+            raise
         finally:
             os.close(descriptor)
 
