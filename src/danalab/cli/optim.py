@@ -27,7 +27,7 @@ def list_optimizers(flags: ListFlags) -> Answer:
     lines = [
         as_text(headings, rows, left=4),
         "\ndecay: weight decay is multiplied by the learning rate (coupled), or only by the schedule (independent)."
-        "\nrates to try: for models with 0.05 to 1 M parameters at about 1,000 tokens per step; else see danalab plan"
+        "\nrates to try: for models with 0.05 to 0.6 M parameters at about 1,000 tokens per step; else see danalab plan"
         "\n\ndanalab optim list --opt NAME shows the settings of one.",
     ]
     return Answer({"optimizers": found}, lines)

@@ -31,7 +31,7 @@ SEQUENCE = 2048
 """Length of the sequences that the laws' batches are counted in [tokens]."""
 
 _FALLING_WITH_THE_BATCH = {
-    "enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana"}
+    "enoki": {"adamw", "adamw-decaying-wd", "ademamix", "ademamix-decaying-wd", "adana", "dana-mk4"}
 }
 """Laws that are too high at small batches: at 1,024 tokens a step and 12 k to 197 k parameters the best rate is 0.25 of
 AdamW's and 0.25 to 0.5 of ADana's on enoki, but 0.5 to 2 times Dana-Star-MK4's, and ADana's on qwen3 is right."""

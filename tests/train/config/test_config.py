@@ -12,6 +12,7 @@ import torch
 from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.optim import settings_of as known_settings
+from danalab.optimizer_facts import FACTS, rates_to_try
 from danalab.scaling import plan
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
@@ -175,6 +176,7 @@ def test_a_run_has_a_number_format_a_compiler_and_a_backend():
     ("opt", "arch", "factor"),
     [
         ("adana", "enoki", 0.25),
+        ("dana-mk4", "enoki", 0.25),
         ("adamw", "enoki", 0.25),
         ("dana-star-mk4", "enoki", 1.0),
         ("adana", "qwen3", 1.0),
@@ -194,6 +196,17 @@ def test_the_default_rate_falls_with_the_batch_where_the_law_is_too_high(opt: st
     law = resolve(TrainConfig(**size, batch_size=8, lr_multiplier=1.0), Words())
     assert small.lr == pytest.approx(factor * law.lr)
     assert ("for 1,024 tokens a step, times 0.25" in small.lr_source) == (factor < 1)
+
+
+@pytest.mark.parametrize("opt", FACTS)
+def test_the_default_rate_of_a_small_model_is_one_that_is_recommended(opt):
+    lowest, _, highest = rates_to_try(opt)
+    for width, vocab in ((32, 512), (48, 512), (64, 4096)):  # 58 k, 105 k and 0.6 M parameters
+        given = TrainConfig(
+            opt=opt, d_model=width, n_layers=2, n_heads=1, seq_len=128, batch_size=8, iterations=500
+        )
+        run = resolve(given, Words(vocab_size=vocab, least_vocab_size=vocab))
+        assert 0.99 * lowest <= run.lr <= 1.01 * highest, (run.model.exact_params, run.lr)
 
 
 def test_configuration_needs_no_torch():
