@@ -32,7 +32,7 @@ def test_a_sweep_file_is_one_that_runs(file, fixed, tmp_path):
         run = RunFolder(tmp_path / cell.name)
         made = run.read_config()["config"]
         assert {**made, **made["optimizer_settings"]}.items() >= corner.items()
-        losses.add(run.read_summary()["val_loss"])
+        losses.add(run.read_summary()["val/loss"])
     assert len(losses) == 2
 
 

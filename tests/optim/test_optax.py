@@ -5,6 +5,7 @@ import inspect
 import json
 import re
 import sys
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -370,39 +371,52 @@ def test_dana_muon_takes_a_choice_of_matrices_and_refuses_a_schedule_without_the
     assert np.isfinite(np.asarray(updates["a"])).all()
 
 
+def nested(arrays):
+    """a.b -> {a: {b: the array}}."""
+    tree = {}
+    for name, array in arrays.items():
+        *outer, last = name.split(".")
+        place = tree
+        for part in outer:
+            place = place.setdefault(part, {})
+        place[last] = jnp.asarray(array)
+    return tree
+
+
 MATRICES = [
     ("w", (6, 5)),
-    ("w", (3, 6, 5)),
+    ("stack", (3, 6, 5)),
     ("mlp.experts.up", (8, 5, 6)),
     ("conv.weight", (8, 4, 3)),
     ("stem.weight", (4, 3, 2, 2)),
     ("wte.weight", (12, 4)),
     ("A_log", (6, 4)),
     ("pos", (1, 6, 4)),
-    ("lm_head.weight", (12, 4)),
     ("norm.weight", (4, 4)),
 ]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize(("name", "shape"), MATRICES, ids=str)
-def test_dana_muon_takes_the_same_parameters_for_matrices_as_the_class(name, shape):
+@pytest.mark.parametrize("parameters", [MATRICES, [("lm_head.weight", (12, 4))]], ids=["tied", "a head"])
+def test_dana_muon_takes_the_same_parameters_for_matrices_as_the_class(parameters):
     rng = np.random.default_rng(0)
-    start, gradient = rng.standard_normal((2, *shape)).astype("float32")
-    tree: object = jnp.asarray(start)
-    for part in reversed(name.split(".")):
-        tree = {part: tree}
-    transformation = dana_muon(0.1)
-    updates, _ = transformation.update(
-        jax.tree.map(lambda _: jnp.asarray(gradient), tree), transformation.init(tree), tree
-    )
-    (moved,) = jax.tree.leaves(updates)
-    for given in [(name, p := torch.nn.Parameter(torch.tensor(start)))], [p] if name == "w" else None:
-        if given is not None:
-            p.data.copy_(torch.tensor(start))
-            p.grad = torch.tensor(gradient)
-            DanaMuon(given, lr=0.1).step()
-            np.testing.assert_allclose(np.asarray(moved), p.detach().numpy() - start, atol=2e-6)
+    starts = {name: rng.standard_normal(shape).astype("float32") for name, shape in parameters}
+    gradients = {name: rng.standard_normal(shape).astype("float32") for name, shape in parameters}
+    transformation, tree = dana_muon(0.1), nested(starts)
+    moved, _ = jax.jit(transformation.update)(nested(gradients), transformation.init(tree), tree)
+
+    def check(names, named):
+        weights = {name: torch.nn.Parameter(torch.tensor(starts[name])) for name in names}
+        for name, p in weights.items():
+            p.grad = torch.tensor(gradients[name])
+        DanaMuon(list(weights.items() if named else weights.values()), lr=0.1).step()
+        for name, p in weights.items():
+            change = np.asarray(reduce(dict.__getitem__, name.split("."), moved))
+            np.testing.assert_allclose(change, p.detach().numpy() - starts[name], atol=2e-6, err_msg=name)
+
+    check(starts, named=True)
+    if "w" in starts:
+        check(("w", "stack"), named=False)
 
 
 def test_kernels_of_flax_are_matrices_of_inputs_by_outputs():
