@@ -113,7 +113,9 @@ def steps(rank: int, ranks: int, how: str, names: list[str]) -> dict[str, list[T
 )
 def test_every_optimizer_makes_the_steps_of_one_process(how, ranks):
     want = {}
-    for name in NAMES if how == "fsdp" else MATRICES + NAMES[4:6]:  # here first: ranks import no library again
+    for name in (
+        NAMES if how == "fsdp" else MATRICES + NAMES[4:6]
+    ):  # here first: ranks import no library again
         model = Tiny()
         train(model, build_optimizer(name, model, **settings_of(name)), 0, 1)
         want[name] = weights(model)
