@@ -221,8 +221,12 @@ def resumed(rank: int, ranks: int, folder: Path, names: list[str]) -> dict[str, 
     return found
 
 
-def test_torchs_checkpoints_resume_on_any_number_of_ranks(tmp_path: Path):
-    names = ["dana-muon", "muon", "adana", "dana-star-mk4"]
+@pytest.mark.parametrize(
+    "names",
+    [["dana-muon", "dana-star-mk4"], pytest.param(["muon", "adana"], marks=pytest.mark.slow)],
+    ids=str,
+)
+def test_torchs_checkpoints_resume_on_any_number_of_ranks(names: list[str], tmp_path: Path):
     want = run_ranks(saved, 2, tmp_path, names)[0]
     for ranks in (2, 3):
         for found in run_ranks(resumed, ranks, tmp_path, names):
