@@ -47,7 +47,7 @@ def main() -> None:
         windows = text[starts[rank::ranks, None] + torch.arange(CONTEXT + 1)].to(device)
         loss = nn.functional.cross_entropy(model(windows[:, :-1]), windows[:, -1])
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()

@@ -36,6 +36,7 @@ def trainer(folder: str, steps: int = STEPS, opt: str = "adana") -> Trainer:
         output_dir=folder,
         max_steps=steps,
         per_device_train_batch_size=16,
+        max_grad_norm=0.5,
         lr_scheduler_type="cosine",
         warmup_steps=warmup_steps(STEPS),
         logging_steps=10,

@@ -54,6 +54,7 @@ def trainer(folder: str, steps: int = STEPS, opt: str = "adana", scheduler: bool
         output_dir=folder,
         max_steps=steps,
         per_device_train_batch_size=16,
+        max_grad_norm=0.5,
         logging_steps=10,
         save_steps=20,
         report_to="none",

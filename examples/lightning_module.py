@@ -56,7 +56,7 @@ def trainer(steps: int = STEPS) -> L.Trainer:
     return L.Trainer(
         max_steps=steps,
         accelerator="cpu",
-        gradient_clip_val=1.0,
+        gradient_clip_val=0.5,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

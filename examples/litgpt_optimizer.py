@@ -47,7 +47,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             group["lr"] = rate
         loss = nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
         if step % 20 == 19:

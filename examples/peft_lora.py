@@ -80,7 +80,7 @@ if __name__ == "__main__":
     for step in range(1, STEPS + 1):
         loss = model(**batch(encode, draw)).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()

@@ -44,7 +44,7 @@ def train(model, optimizer, scheduler, first: int, last: int) -> None:
         inputs, targets = batch(step)
         loss = nn.functional.cross_entropy(model(inputs), targets)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()

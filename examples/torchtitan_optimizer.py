@@ -69,19 +69,19 @@ def model() -> nn.Module:
 
 def train(net: nn.Module, optimizers: Any, schedulers: Any, first: int, last: int) -> None:
     for step in range(first, last):
-        inputs = torch.randn(32, 16, generator=torch.Generator().manual_seed(step))
+        inputs = torch.randn(256, 16, generator=torch.Generator().manual_seed(step))
         loss = (net(inputs).squeeze(1) - inputs.sin().sum(1)).square().mean()
         optimizers.zero_grad()
         loss.backward()
         optimizers.step()
         schedulers.step()
-        if step % 20 == 19 and os.environ.get("RANK", "0") == "0":
+        if step in (0, 19, 39, STEPS - 1) and os.environ.get("RANK", "0") == "0":
             print(f"step {step + 1:3}  loss {loss:.3f}  t {next(iter(optimizers)).coefficients()['t']:.0f}")
 
 
 def parts(net: nn.Module) -> tuple[Any, Any]:
     """The container and the schedule, as torchtitan's trainer builds them."""
-    optimizers = adana(lr=3e-3, steps=STEPS).build(model_parts=[net])
+    optimizers = adana(lr=1e-2, steps=STEPS).build(model_parts=[net])
     schedule = LRSchedulersContainer.Config(warmup_steps=warmup_steps(STEPS))
     return optimizers, schedule.build(optimizers=optimizers, training_steps=STEPS)
 

@@ -96,7 +96,7 @@ def train(name: str = "muon", lr: float = 0.01, steps: int = STEPS) -> tuple[Vis
         images, labels = batch(step)
         loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
