@@ -48,8 +48,8 @@ class ChatTemplate:
 
     def save(self, folder: Path) -> None:
         """Add the template to the folder of a saved tokenizer."""
-        settings = {**_read(folder / _SETTINGS), **self.variables, "chat_template": self.text}
-        write_json(folder / _SETTINGS, settings)
+        own = {"bos_token": None, **self.variables, "chat_template": self.text}  # a saved tokenizer names a token
+        write_json(folder / _SETTINGS, {**_read(folder / _SETTINGS), **own})
         if self.end_tokens:
             write_json(
                 folder / _GENERATION, {**_read(folder / _GENERATION), "eos_token_id": list(self.end_tokens)}
