@@ -48,7 +48,8 @@ class ChatTemplate:
 
     def save(self, folder: Path) -> None:
         """Add the template to the folder of a saved tokenizer."""
-        own = {"bos_token": None, **self.variables, "chat_template": self.text}  # a saved tokenizer names a token
+        # A saved tokenizer always names a bos_token; a template that had none must not see it.
+        own = {"bos_token": None, **self.variables, "chat_template": self.text}
         write_json(folder / _SETTINGS, {**_read(folder / _SETTINGS), **own})
         if self.end_tokens:
             write_json(
