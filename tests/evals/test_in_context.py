@@ -181,6 +181,8 @@ def test_a_malformed_folder_is_one_line(suite, model, file, content, said):
 def test_a_folder_without_a_list_of_tasks_is_named(tmp_path):
     with pytest.raises(UserError, match="one YAML file"):
         read_suite(tmp_path)
+    with pytest.raises(UserError, match="none: no such folder"):
+        read_suite(tmp_path / "none")
 
 
 def test_standard_errors():

@@ -40,7 +40,7 @@ def test_serve_says_where_it_listens_and_ends_when_it_is_told_to(base_run):
         assert re.fullmatch(
             r"tiny-run at step 3, context 128 tokens: page (http://127.0.0.1:\d+), API \1/v1\n", line
         )
-        assert process.stdout.readline().startswith("a base model: conversations are plain text")
+        assert ": a base model: conversations are plain text" in process.stdout.readline()
         url = address(line)
         headers = {"authorization": "Bearer secret"}
         body = {"prompt": "a", "max_tokens": 3}

@@ -77,6 +77,8 @@ Row = tuple[list[int], int, int]
 def read_suite(folder: str | Path) -> list[InContextTask]:
     """The tasks of a folder; UserError: no or several YAML files, malformed ones, or a named file that is not there."""
     folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder")
     files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
     if len(files) != 1:
         raise UserError(

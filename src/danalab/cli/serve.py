@@ -19,7 +19,7 @@ class Flags(ServerSettings, ModelFlags):
     main: ClassVar = ("run", "from_", "host", "port", "api_key", "name")
 
     run: Positional[tuple[Path, ...]] = setting(  # pyright: ignore[reportIncompatibleVariableOverride]
-        (), "Run folders, finished or not; a speedrun folder serves all of its stages."
+        (), "Run folders, finished or not; a speedrun folder serves all of its stages, its last first."
     )  # pyright: ignore[reportIncompatibleVariableOverride]
     name: str | None = setting(
         None, "Name of the model in the API; default that of the folder. Only for one model."
@@ -45,8 +45,9 @@ def run(flags: Flags) -> None:
             for m in models
         )
         print(f"{names}: page {address}, API {address}/v1", flush=True)
-        if not any(model.is_chat for model in models):
-            print(BASE_MODEL, flush=True)
+        for model in models:
+            if not model.is_chat:
+                print(f"{model.name}: {BASE_MODEL}", flush=True)
         if not (settings.is_local or settings.api_key):
             print("anyone on the network can use this server; set --api-key to require a key", flush=True)
 
@@ -55,16 +56,19 @@ def run(flags: Flags) -> None:
 
 def open_models(flags: Flags) -> "list[ChatModel]":
     """The models of the flags, of different names; UserError: none, one twice, or a flag that is about one model."""
-    folders = [stage for folder in flags.run for stage in stages_of(folder)]
+    folders = [stage for folder in flags.run for stage in reversed(stages_of(folder))]
     if len(folders) < 2:
         one = {name: getattr(flags, name) for name in ("from_", "step", "tokenizer")}
         return [ModelFlags(run=folders[0] if folders else None, **one).open(flags.name)]
     for name in ("from_", "step", "name"):
         if getattr(flags, name) is not None:
             raise UserError(f"{flag(name)}: is about one model, and {len(folders)} run folders are given")
-    named = {"/".join(folder.resolve().parts[-2:]): folder for folder in folders}
-    if len(named) < len(folders):
-        raise UserError("two run folders, and their parents, have the same name; rename one")
+    named = dict[str, Path]()
+    for folder in folders:
+        name = "/".join(folder.resolve().parts[-2:])
+        if name in named:
+            raise UserError(f"two run folders would be called {name}; give each once, or rename one")
+        named[name] = folder
     return [ModelFlags(run=folder, tokenizer=flags.tokenizer).open(name) for name, folder in named.items()]
 
 

@@ -325,6 +325,7 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
 
 # ---- errors ----
 
+API_PATHS = "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /health"
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
@@ -340,10 +341,15 @@ def refusal(error: Exception) -> Response:
     return json_answer(error_json(error), getattr(error, "status", 400), getattr(error, "headers", None))
 
 
-async def _refuse(_: Request, error: Exception) -> Response:
+async def _refuse(request: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)  # nobody reads it
-    if isinstance(error, HTTPException):
+    if isinstance(error, HTTPException) and error.status_code in (
+        404,
+        405,
+    ):  # of the page's files, at all other paths
+        error = RequestError(404, f"no {request.method} {request.url.path:.100}; the API has {API_PATHS}")
+    elif isinstance(error, HTTPException):
         error = RequestError(error.status_code, str(error.detail), headers=error.headers)
     elif not isinstance(error, UserError):
         error = RequestError(500, "internal server error; see the server's log", code="internal_error")
