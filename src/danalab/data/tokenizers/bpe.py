@@ -156,7 +156,7 @@ def _checked_size(vocab_size: int) -> int:
         raise UserError(f"--vocab-size {vocab_size}: at most {_MAX_ID:,} are possible")
     if vocab_size < least:
         raise UserError(
-            f"--vocab-size is {vocab_size}; it must be at least {least} (256 bytes, {len(SPECIALS)} specials)"
+            f"a vocabulary of {vocab_size} tokens: it must have at least {least} (256 bytes, {len(SPECIALS)} specials)"
         )
     return vocab_size
 
