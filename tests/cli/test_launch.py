@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
+from danalab.cli.app import main
 from danalab.train.config.flags import parse
 from danalab.train.config.train_config import TrainConfig
 
@@ -40,29 +39,26 @@ def test_enoki_and_adana_are_the_defaults():
     assert (config.arch, config.opt) == ("enoki", "adana")
 
 
-def test_it_plans_for_fineweb_and_says_what_to_type_where_it_is_not_there(tmp_path):
-    done = launch("--arch", "enoki", "--opt", "adana", "--heads", "3", "--dry")
-    assert "train --arch enoki --opt adana --data fineweb_100" in done.stdout
-    environment = {
-        **os.environ,
-        "DATASETS_DIR": str(tmp_path / "data"),
-        "RESULTS_BASE_FOLDER": str(tmp_path / "runs"),
-    }
-    environment |= {"DANALAB": str(tmp_path / "danalab"), "PYTHONPATH": str(SCRIPT.parents[1] / "src")}
-    (tmp_path / "danalab").write_text(f'#!/usr/bin/env bash\nexec {sys.executable} -m danalab "$@"\n')
+def test_it_plans_for_fineweb_and_says_what_to_type_where_it_is_not_there(tmp_path, monkeypatch, capsys):
+    command = ["--arch", "enoki", "--opt", "adana", "--heads", "3"]
+    assert "train --arch enoki --opt adana --data fineweb_100" in launch(*command, "--dry").stdout
+    # A stand-in of `danalab` shows its words, and says how it ended; the command itself runs in this process.
+    (tmp_path / "danalab").write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"; exit 3\n')
     (tmp_path / "danalab").chmod(0o755)
-
-    def start(*words: str) -> subprocess.CompletedProcess[str]:
-        command = ["bash", str(SCRIPT), "--arch", "enoki", "--opt", "adana", "--heads", "3", *words]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
-        )
-
-    done = start("--print-config")
-    assert {"iterations: 6165", "warmup_steps: 123", "vocab_size: 50304"} <= set(done.stdout.splitlines())
-    done = start()
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
+    monkeypatch.setenv("DANALAB", str(tmp_path / "danalab"))
+    monkeypatch.setenv("DATASETS_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("RESULTS_BASE_FOLDER", str(tmp_path / "runs"))
+    monkeypatch.chdir(tmp_path)
+    for more, code in (["--print-config"], 0), ([], 2):
+        done = launch(*command, *more)
+        assert done.returncode == 3
+        assert main(done.stdout.splitlines()) == code
+        said = capsys.readouterr()
+        if code == 0:
+            lines = {"iterations: 6165", "warmup_steps: 123", "vocab_size: 50304"}
+            assert lines <= set(said.out.splitlines())
+    (line,) = said.err.splitlines()
+    assert said.out == ""
     assert "not prepared yet; run danalab data prepare fineweb-100bt --tokenizer gpt2" in line
     assert {file.name for file in tmp_path.iterdir()} == {"danalab"}
 

@@ -159,6 +159,7 @@ def test_a_folder_with_other_files_is_left_alone(corpus, tmp_path):
     (out / "letter.doc").write_text("precious")
     with pytest.raises(UserError, match=r"not empty \(letter\.doc\)"):
         _prepare(corpus, out)
+    assert [path.name for path in out.iterdir()] == ["letter.doc"]
     assert (out / "letter.doc").read_text() == "precious"
 
 
@@ -323,6 +324,7 @@ def test_the_fraction_is_kept_on_average():
 def test_too_few_documents_are_refused(documents, tmp_path):
     with pytest.raises(UserError, match="source 'listed' has no document to"):
         prepare(_Listed(documents), "bytes", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_a_terminal_a_line_is_written_every_minute(tmp_path, capsys, monkeypatch):

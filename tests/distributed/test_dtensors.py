@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -103,15 +104,25 @@ def steps(rank: int, ranks: int, how: str, names: list[str]) -> dict[str, list[T
     return found
 
 
-@pytest.mark.parametrize(("how", "ranks"), [("fsdp", 2), ("fsdp", 3), ("hsdp", 4), ("tp", 2), ("fsdp+tp", 4)])
+@pytest.mark.parametrize(
+    ("how", "ranks"),
+    [
+        pytest.param("fsdp", 2, marks=pytest.mark.slow),  # the same on three ranks is fast
+        *(("fsdp", 3), ("hsdp", 4), ("tp", 2), ("fsdp+tp", 4)),
+    ],
+)
 def test_every_optimizer_makes_the_steps_of_one_process(how, ranks):
-    results = run_ranks(steps, ranks, how, NAMES if how == "fsdp" else MATRICES + NAMES[4:6])
-    for name in results[0]:
+    want = {}
+    for name in (
+        NAMES if how == "fsdp" else MATRICES + NAMES[4:6]
+    ):  # here first: ranks import no library again
         model = Tiny()
         train(model, build_optimizer(name, model, **settings_of(name)), 0, 1)
-        atol = 2e-3 if name == "lion" else 5e-5  # a sign may turn
-        for found in results:
-            for p, q in zip(found[name], weights(model), strict=True):
+        want[name] = weights(model)
+    for found in run_ranks(steps, ranks, how, list(want)):
+        for name in want:
+            atol = 2e-3 if name == "lion" else 5e-5  # a sign may turn
+            for p, q in zip(found[name], want[name], strict=True):
                 torch.testing.assert_close(
                     p, q, rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}"
                 )
@@ -147,10 +158,10 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def options(rank: int, ranks: int, shape: tuple[int, ...], layout: tuple[Any, ...]) -> list[Tensor]:
-    """Two steps with each option on one parameter spread over a mesh; no layout: alone."""
+def options(rank: int, ranks: int, shapes: list[Any], layout: tuple[Any, ...]) -> list[Tensor]:
+    """Two steps of each shape with each option on one parameter spread over a mesh; no layout: alone."""
     found = []
-    for own in OPTIONS:
+    for shape, own in product(shapes, OPTIONS):
         generator = torch.Generator().manual_seed(0)
         start, *grads = (torch.randn(shape, generator=generator) for _ in range(3))
         if layout:
@@ -166,17 +177,19 @@ def options(rank: int, ranks: int, shape: tuple[int, ...], layout: tuple[Any, ..
     return found
 
 
-@pytest.mark.parametrize("shape", [(5, 9), (9, 5), (6, 4, 3), (3, 4, 6)])
 @pytest.mark.parametrize(
     ("ranks", "layout"),
     [(2, (Shard(0),)), (3, (Shard(0),)), (2, (Shard(1),)), (2, (Replicate(),)), (4, (Shard(0), Shard(1)))]
     + [(4, (Replicate(), Shard(0)))],
     ids=str,
 )
-def test_any_layout_equals_the_whole_matrix(ranks, layout, shape):
-    want = options(0, 1, shape, ())
-    for found in run_ranks(options, ranks, shape, layout):
-        for own, p, q in zip(OPTIONS, found, want, strict=True):
+@pytest.mark.parametrize(
+    "shapes", [[(9, 5), (3, 4, 6)], pytest.param([(5, 9), (6, 4, 3)], marks=pytest.mark.slow)], ids=str
+)
+def test_any_layout_equals_the_whole_matrix(ranks, layout, shapes):
+    want = options(0, 1, shapes, ())
+    for found in run_ranks(options, ranks, shapes, layout):
+        for own, p, q in zip(product(shapes, OPTIONS), found, want, strict=True):
             torch.testing.assert_close(p, q, rtol=0, atol=1e-6, msg=lambda text, own=own: f"{own}: {text}")
 
 
@@ -208,8 +221,12 @@ def resumed(rank: int, ranks: int, folder: Path, names: list[str]) -> dict[str, 
     return found
 
 
-def test_torchs_checkpoints_resume_on_any_number_of_ranks(tmp_path: Path):
-    names = ["dana-muon", "muon", "adana", "dana-star-mk4"]
+@pytest.mark.parametrize(
+    "names",
+    [["dana-muon", "dana-star-mk4"], pytest.param(["muon", "adana"], marks=pytest.mark.slow)],
+    ids=str,
+)
+def test_torchs_checkpoints_resume_on_any_number_of_ranks(names: list[str], tmp_path: Path):
     want = run_ranks(saved, 2, tmp_path, names)[0]
     for ranks in (2, 3):
         for found in run_ranks(resumed, ranks, tmp_path, names):

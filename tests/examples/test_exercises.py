@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -40,11 +39,12 @@ def test_a_wrong_file_is_told_what_is_wrong(name, old, new, what, tmp_path):
         check(tmp_path / "mine.py")
 
 
-def test_a_file_that_is_no_python_gets_a_line(tmp_path):
+def test_a_file_that_is_no_python_gets_a_line(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("def f(:\n")
-    words = [sys.executable, FOLDER / "check.py", tmp_path / "mine.py"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "wrong: SyntaxError: invalid syntax (mine.py, line 1)\n")
+    monkeypatch.setattr(sys, "argv", ["check.py", str(tmp_path / "mine.py")])
+    with pytest.raises(SystemExit) as ended:  # with a text, which Python prints, and exit code 1
+        runpy.run_path(str(FOLDER / "check.py"), run_name="__main__")
+    assert ended.value.code == "wrong: SyntaxError: invalid syntax (mine.py, line 1)"
 
 
 @pytest.mark.slow

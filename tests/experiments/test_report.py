@@ -133,6 +133,11 @@ def test_runs_are_compared_with_the_first_adamw(packed):
         "models of different sizes",
         "runs of different lengths",
     ]
+    other = [{**rows[1], "data": "/there/words", "init_from": "base"}, {**rows[2], "data": "letters"}]
+    assert [words.partition(" (")[0] for words in limits(other)][:2] == [
+        "runs on different data",
+        f"began with weights of other runs: {rows[1]['run']}",
+    ]
     early = [
         {**rows[0], "compute_saved": 0.0, "is_bound": True, "is_reached": there} for there in (True, False)
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -189,11 +188,3 @@ def test_vectors_of_other_processors_give_the_same_function(target: str, arch: s
             torch.testing.assert_close(found.double(), exact(model, PROMPTS), rtol=0, atol=error)
             alone = torch.cat([logits_of(model, [prompt], dtype) for prompt in PROMPTS])
             assert torch.equal(alone, found)
-
-
-@pytest.mark.compiled
-def test_an_empty_cache_is_filled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.delenv("DANALAB_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    native_decoding.LIBRARY.load()
-    assert list(tmp_path.rglob("*decode*"))

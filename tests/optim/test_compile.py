@@ -84,6 +84,7 @@ def steps_of(name: str, how: str, steps: int) -> list[torch.Tensor]:
     return [p.detach() for p in model.parameters()]
 
 
+@pytest.mark.sample(6)  # all of them are below, outside every graph
 @pytest.mark.parametrize("name", OURS)
 def test_a_compiled_step_is_the_eager_one(name):
     want = steps_of(name, "eager", 6)

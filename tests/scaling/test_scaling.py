@@ -208,7 +208,7 @@ def test_an_l40s_is_not_an_l4():
 
 
 def test_the_rate_has_no_jump_in_the_batch_and_turns_at_a_fitted_batch_alone():
-    batches = sorted({*range(1, 40), *(round(2 ** (k / 8)) for k in range(41, 104)), 511, 513})
+    batches = sorted({*(round(2 ** (k / 4)) for k in range(52)), 31, 33, 511, 513})
     spans = np.diff(np.log(batches))
     opts = ("adana", "adamw", "dana-star-mk4", "dana-muon", "lion")
     for arch, opt, heads in product(("enoki", "qwen3"), opts, (4, 16)):

@@ -360,6 +360,12 @@ def test_resume_from_another_optimizer_is_refused_in_one_sentence(tiny, tmp_path
         train(tiny(run_dir=tmp_path / "second", opt="adamw", resume_from=first))
 
 
+def test_resume_from_a_step_beyond_the_run_is_refused(tiny, tmp_path):
+    first = train(tiny(run_dir=tmp_path / "first", iterations=4))
+    with pytest.raises(UserError, match=r"step-00000004: the run here ends at step 3, before it"):
+        train(tiny(run_dir=tmp_path / "second", iterations=3, resume_from=first))
+
+
 def test_resume_from_a_step_that_is_not_there_says_so(tiny, tmp_path):
     with pytest.raises(UserError, match="neither a checkpoint nor a run folder with one"):
         train(tiny(resume_from=tmp_path / "other" / "step-00000099"))

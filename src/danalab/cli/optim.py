@@ -1,6 +1,7 @@
 """Optimizers: list them, show the settings of one, compare them on small problems."""
 
 import inspect
+import shutil
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +25,9 @@ def list_optimizers(flags: ListFlags) -> Answer:
         return Answer({"optimizers": found}, about(found[0]))
     rows = [[one["name"], one["decay"], _rates(one), one["summary"]] for one in found]
     headings = ["name", "decay", "rates to try", "summary"]
+    columns = shutil.get_terminal_size((160, 0)).columns
     lines = [
-        as_text(headings, rows, left=4),
+        *(_cut(line.rstrip(), columns) for line in as_text(headings, rows, left=4).splitlines()),
         "\ndecay: weight decay is multiplied by the learning rate (coupled), or only by the schedule (independent)."
         "\nrates to try: for models with 0.05 to 0.6 M parameters at about 1,000 tokens per step; else see danalab plan"
         "\n\ndanalab optim list --opt NAME shows the settings of one.",
@@ -74,6 +76,10 @@ def about(one: dict[str, Any]) -> list[str]:
             for name, what in one["settings"].items()
         ),
     ]
+
+
+def _cut(line: str, columns: int) -> str:
+    return line if len(line) <= columns else line[: columns - 3].rstrip() + "..."
 
 
 def _rates(one: dict[str, Any]) -> str:

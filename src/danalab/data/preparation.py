@@ -19,6 +19,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import sys
 import time
 from collections import deque
@@ -106,7 +107,6 @@ def prepare(
 
     if (folder / MANIFEST).is_file():
         return _already(folder, request)
-    folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         if (folder / MANIFEST).is_file():
             return _already(folder, request)
@@ -188,10 +188,22 @@ class Encoded(NamedTuple):
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One preparation of a folder at a time: several ranks may request the same data set together."""
+    """One preparation of a folder at a time: several ranks may request the same data set together.
+
+    One that is refused before its first shard leaves no new folder.
+    """
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        except UserError:
+            if is_new and not list(folder.glob("*.bin")):
+                shutil.rmtree(folder)
+            elif not (folder / JOURNAL).is_file():
+                (folder / ".lock").unlink()
+            raise
         # Only on success: from now on every process finds the manifest, whichever lock file it holds.
         (folder / ".lock").unlink(missing_ok=True)
 

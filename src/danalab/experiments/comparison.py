@@ -102,6 +102,8 @@ def _row(curve: RunCurve, base: RunCurve) -> Row:
         "seed": curve.settings["seed"],
         "params": curve.params,
         "tokens": int(curve.tokens[-1]),
+        "data": curve.settings.get("data"),
+        "init_from": curve.settings.get("init_from"),
         "flops": float(curve.compute[-1]),
         "val_loss": curve.final_loss,
         "val_bpb": curve.summary.get("val/bpb"),
@@ -166,8 +168,14 @@ def comparison_table(rows: Sequence[Row]) -> Table:
 
 
 def limits(rows: Sequence[Row]) -> list[str]:
-    """What limits the comparison: models or lengths that differ, one seed of an optimizer."""
+    """What limits the comparison: data, models or lengths that differ, weights taken over, one seed of an optimizer."""
     found = []
+    data = sorted({Path(row["data"]).name for row in rows if row["data"]})
+    if len(data) > 1:
+        found.append(f"runs on different data ({', '.join(data)}): losses and savings do not compare")
+    taken = [row["run"] for row in rows if row["init_from"]]
+    if taken:
+        found.append(f"began with weights of other runs: {', '.join(taken)}")
     params, tokens = (sorted({row[key] for row in rows}) for key in ("params", "tokens"))
     if len(params) > 1:
         found.append(f"models of different sizes, {params[0]:,} to {params[-1]:,} parameters")

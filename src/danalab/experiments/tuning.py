@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ class Tuned:
         asked = (row["settings"].get("tokens_per_param") or 0) / CHINCHILLA
         return asked if abs(computed - asked) <= 0.05 * asked else computed
 
-    @property
+    @cached_property
     def dials(self) -> dict[str, tuple[list[Any], Any]]:
         """Setting -> (values that were tried with all else equal, the best of them); the learning rate first.
 

@@ -3,12 +3,20 @@
 import secrets
 import sys
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from typing import Any
 
 from danalab.errors import UserError, import_extra
-from danalab.files import read_json, write_json
+from danalab.files import read_state, write_json
 from danalab.train.callbacks.base import Callback, CallbackContext
 from danalab.train.run.metrics import scalars
+
+
+@dataclass
+class _Identity:
+    """The content of wandb.json."""
+
+    id: str
 
 
 class WandbMirror(Callback):
@@ -31,9 +39,10 @@ class WandbMirror(Callback):
         id_file = folder / "wandb.json"
         if not id_file.is_file():
             write_json(id_file, {"id": secrets.token_hex(6)})
+        hint = "" if config.wandb_mode == "offline" else "; to log without a connection: --wandb-mode offline"
         try:
             self._run = self._library.init(
-                id=read_json(id_file)["id"],
+                id=read_state(_Identity, id_file).id,
                 name=folder.name,
                 dir=str(folder),
                 config=self.context.spec.as_dict(),
@@ -43,9 +52,7 @@ class WandbMirror(Callback):
             )
         except (self._library.Error, OSError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(
-                f"--wandb: {reason}; to log without a connection: --wandb-mode offline"
-            ) from error
+            raise UserError(f"--wandb: {reason}{hint}") from error
         self._run.define_metric("*", step_metric="step")
 
     def on_row(self, row: dict[str, Any]) -> None:

@@ -64,9 +64,14 @@ def test_a_resumed_run_keeps_its_id_and_rows_stand_at_their_own_step(tmp_path, m
     assert fake.run.finished
 
 
-def test_a_server_that_cannot_be_reached_is_one_line_with_the_way_out(monkeypatch, watching):
+def test_a_server_that_cannot_be_reached_is_one_line_with_the_way_out(tmp_path, monkeypatch, watching):
     monkeypatch.setitem(sys.modules, "wandb", FakeWandb(fails=True))
     with pytest.raises(UserError, match=r"--wandb: no route to host; .*--wandb-mode offline") as caught:
+        WandbMirror(watching()).on_start(0)
+    with pytest.raises(UserError, match=r"--wandb: no route to host$"):
+        WandbMirror(watching(wandb_mode="offline")).on_start(0)
+    (tmp_path / "wandb.json").write_text("[]")
+    with pytest.raises(UserError, match=r"wandb\.json: "):
         WandbMirror(watching()).on_start(0)
     assert "\n" not in str(caught.value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
@@ -73,19 +74,31 @@ def test_a_damaged_summary_does_not_stop_a_run(tiny, half, caplog, content):
     assert torch.equal(weights(folder), expected)
 
 
-@pytest.mark.parametrize("data_of_run", ["{0}/two", "{0}/one:0.5,{0}/two:0.5"])
-def test_a_file_that_changed_between_two_jobs_is_named(tiny, data, tmp_path, data_of_run):
+@pytest.mark.parametrize(
+    ("data_of_run", "split"),
+    [("{0}/two", "train"), ("{0}/two", "val"), ("{0}/one:0.5,{0}/two:0.5", "val")],
+)
+def test_a_file_that_changed_between_two_jobs_is_named(tiny, data, tmp_path, data_of_run, split):
     for name in ("one", "two"):
         shutil.copytree(data, tmp_path / name)
     spec = tiny(data=data_of_run.format(tmp_path))
     train(tiny(data=spec.data, iterations_to_run=2))
-    file = tmp_path / "two" / "train-00000.bin"
+    file = tmp_path / "two" / f"{split}-00000.bin"
     content, times = bytearray(file.read_bytes()), file.stat()
-    content[5000] ^= 1
+    content[-2] ^= 1
     file.write_bytes(content)
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    with pytest.raises(UserError, match=r"changed since in train-00000\.bin\); restore its data"):
+    with pytest.raises(UserError, match=rf"changed since in {split}-00000\.bin\); restore its data"):
         train(spec)
+
+
+def test_a_validation_file_of_another_program_that_changed_is_noticed(tiny, tmp_path):
+    for split, length in (("train", 20_000), ("val", 4_000)):
+        np.arange(length, dtype="<u2").tofile(tmp_path / f"{split}.bin")
+    train(tiny(data=str(tmp_path), iterations_to_run=2))
+    np.arange(1, 4_001, dtype="<u2").tofile(tmp_path / "val.bin")
+    with pytest.raises(UserError, match=r"changed since in the validation split, val\.bin\); restore"):
+        train(tiny(data=str(tmp_path)))
 
 
 @pytest.mark.slow

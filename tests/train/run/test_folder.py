@@ -38,6 +38,31 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path):
         pass
 
 
+@pytest.mark.parametrize(
+    ("before", "made", "left"),
+    [
+        ([], ["tokenizer/a"], []),  # a tracker that is not installed is found after the tokenizer is kept
+        ([], ["config.json"], [".lock", "config.json"]),
+        (["log.txt"], [], [".lock", "log.txt"]),
+    ],
+)
+def test_a_run_that_is_refused_leaves_no_new_folder(tmp_path: Path, before, made, left):
+    def touch(names):
+        for name in names:
+            (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "run" / name).write_text("")
+
+    def refuse():
+        with RunFolder(tmp_path / "run").locked():
+            touch(made)
+            raise UserError("refused")
+
+    touch(before)
+    with pytest.raises(UserError, match="refused"):
+        refuse()
+    assert sorted(path.name for path in tmp_path.glob("run/*")) == left
+
+
 def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):

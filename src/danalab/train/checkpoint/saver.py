@@ -164,7 +164,8 @@ class Saver:
         self.committed = step
         if self._world.is_main:
             seconds = time.perf_counter() - start
-            log.info("checkpoint of step %d: %.2f s, training waited %.3f s", step, seconds, blocked)
+            waited = f"training waited {blocked:.3f} s until its state was copied"
+            log.info("checkpoint of step %d written in %.2f s; %s", step, seconds, waited)
             if best:
                 self.store.name_best(step)
             self.store.prune(step, self._keep_last, self._keep_every)

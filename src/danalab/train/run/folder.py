@@ -5,6 +5,7 @@ import errno
 import fcntl
 import logging
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import fields
@@ -95,9 +96,8 @@ class RunFolder:
             _take(descriptor, self.path)
             yield
         except UserError:
-            if is_new and list(self.path.iterdir()) == [lock]:
-                lock.unlink()
-                self.path.rmdir()
+            if is_new and not self.config_file.is_file():
+                shutil.rmtree(self.path)
             raise
         finally:
             os.close(descriptor)

@@ -112,6 +112,8 @@ def _choose(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> tuple[Tra
     if wanted is not None:  # a checkpoint of another run, with the rows of metrics up to it
         named = _named(wanted, "--resume-from")
         meta = read_meta(named)
+        if meta["step"] > spec.last_step:
+            raise UserError(f"--resume-from {named}: the run here ends at step {spec.last_step}, before it")
         theirs = (meta.get("config") or {}).get("opt", spec.opt)
         if theirs != spec.opt:
             raise UserError(
@@ -160,7 +162,7 @@ def run_record(
         "dataset": {
             "path": dataset.location,
             "fingerprint": dataset.fingerprint,
-            "samples": dataset.samples,
+            "samples": _samples(dataset),
             "tokens": dataset.n_tokens,
             "tokenizer": dataset.tokenizer_name,
         },
@@ -242,9 +244,18 @@ def require_same_run(spec: TrainConfig, dataset: Dataset, folder: RunFolder) -> 
     return spec
 
 
+def _samples(dataset: Dataset) -> list[list[str]]:
+    """What tells a changed file of the training split, then of the validation split, where there is one."""
+    try:
+        validation = dataset.open_split("val")
+    except UserError:
+        return dataset.samples
+    return [*dataset.samples, ["the validation split", validation.fingerprint], *validation.samples]
+
+
 def _changed_files(samples: list[list[str]], dataset: Dataset) -> list[str]:
-    """Names of files that differ from their `samples` (absent in runs of earlier versions)."""
-    pairs = zip(samples, dataset.samples, strict=False)
+    """Names of what differs from its `samples` (absent, or of training files only, in runs of earlier versions)."""
+    pairs = zip(samples, _samples(dataset), strict=False)
     return [name for (name, then), (_, now) in pairs if then != now]
 
 
