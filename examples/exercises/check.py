@@ -37,7 +37,9 @@ def log_lion(build, file):
                 if t == 1
                 else "average m or its share in the direction"
             )
-            said = f"step {t}: wrong {what}: parameters are {p.tolist()}, not {theta.tolist()}"
+            worst = int((p - theta).abs().argmax())
+            numbers = f"parameter {worst} is {p.tolist()[worst]:.6f}, not {theta.tolist()[worst]:.6f}"
+            said = f"step {t}: wrong {what}: {numbers} (off by {(p - theta).abs().max().item():.1g})"
             assert torch.allclose(p, theta, rtol=1e-12, atol=0), said
             saved = optimizer.state_dict()
             optimizer = build([p], **settings)

@@ -271,7 +271,12 @@ def test_the_tokens_of_a_tokenizer_and_what_it_puts_before_a_text_are_kept(tmp_p
         engine.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])  # pyright: ignore
     tiny_llama(0, vocab_size=320).save_pretrained(tmp_path / "model")
     engine.save(str(tmp_path / "model" / "tokenizer.json"))
-    settings = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "</s>"}
+    settings: dict[str, object] = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "unk_token": "</s>",
+    }
     settings["add_bos_token"] = begins == "by setting"
     (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
     assert main(["import", str(tmp_path / "model"), "--out", str(tmp_path / "run")]) == 0
