@@ -292,7 +292,7 @@ def expand(
         settings = {**fixed, **varied}
         if settings.get("lr") is not None and settings.get("lr_multiplier") is not None:
             raise UserError(
-                f"the run {name_of(varied)} has both --lr and --lr-multiplier, a factor on the law's own rate: "
+                f"the run {name_of(varied)} has both --lr and --lr-multiplier, a factor on the default rate: "
                 "leave one of them out"
             )
         given = {key: value for key, value in settings.items() if value is not None}
