@@ -47,7 +47,8 @@ class ChatTemplate:
 
     def save(self, folder: Path) -> None:
         """Add the template to the folder of a saved tokenizer."""
-        name_tokens(folder, {**self.variables, "chat_template": self.text})
+        # A saved tokenizer always names a bos_token; a template that had none must not see it.
+        name_tokens(folder, {"bos_token": None, **self.variables, "chat_template": self.text})
         if self.end_tokens:
             write_json(
                 folder / _GENERATION, {**_read(folder / _GENERATION), "eos_token_id": list(self.end_tokens)}
