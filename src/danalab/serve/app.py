@@ -70,6 +70,7 @@ def create_app(
         Route("/v1/conversations", api.conversations, methods=["POST"]),
         Route("/v1/models", api.models),
         Route("/v1/models/{name:path}", api.model),
+        Route("/v1/{path:path}", api.unknown, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
         Route("/health", api.health),
         Mount("/", StaticFiles(directory=PAGE, html=True)),
     ]
@@ -126,6 +127,12 @@ class Api:
             return [conversation.as_dict() for _, conversation in conversations_in(file)]
 
         return json_answer({"conversations": await run_in_threadpool(read)})
+
+    async def unknown(self, request: Request) -> Response:
+        """What OpenAI's API has, and this one has not."""
+        raise RequestError(
+            404, f"this server has no {request.method} {request.url.path}; see docs/serving.md"
+        )
 
     async def models(self, _: Request) -> Response:
         """GET /v1/models."""
@@ -325,7 +332,6 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
 
 # ---- errors ----
 
-API_PATHS = "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /health"
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
@@ -341,15 +347,10 @@ def refusal(error: Exception) -> Response:
     return json_answer(error_json(error), getattr(error, "status", 400), getattr(error, "headers", None))
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
+async def _refuse(_: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)  # nobody reads it
-    if isinstance(error, HTTPException) and error.status_code in (
-        404,
-        405,
-    ):  # of the page's files, at all other paths
-        error = RequestError(404, f"no {request.method} {request.url.path:.100}; the API has {API_PATHS}")
-    elif isinstance(error, HTTPException):
+    if isinstance(error, HTTPException):
         error = RequestError(error.status_code, str(error.detail), headers=error.headers)
     elif not isinstance(error, UserError):
         error = RequestError(500, "internal server error; see the server's log", code="internal_error")

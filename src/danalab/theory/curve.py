@@ -136,6 +136,8 @@ def own_settings(*, x64: bool) -> Iterator[None]:
         jax.numpy_dtype_promotion("standard"),
         jax.numpy_rank_promotion("allow"),
         jax.transfer_guard("allow"),
+        jax.debug_nans(False),  # what diverges is drawn
+        jax.debug_infs(False),
         jax.disable_jit(False),  # loops of a hundred thousand steps must be compiled
     ):
         yield

@@ -142,7 +142,13 @@ def test_training_is_deterministic(bpe):
     assert again.to_json() == bpe.to_json()
 
 
-@pytest.mark.parametrize(("size", "reason"), [(100, "at least 265"), (50_000, "too short for 50,000 tokens")])
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        (100, "at least 265"),
+        (50_000, r"too short for 50,000 tokens, it makes (\d+); take as many \(--tokenizer bpe-\1,"),
+    ],
+)
 def test_impossible_vocabularies_are_refused(size, reason):
     with pytest.raises(UserError, match=reason):
         train_bpe(TEXTS, size)
@@ -325,7 +331,7 @@ def test_a_size_that_is_no_number_is_an_unknown_name():
     for name in ("bpe-²", "bpe-", "bpe-x"):
         assert requested_size(name) == 0
     for name in ("bpe-" + "9" * 5000, "bpe-4000000000", "bpe-3"):
-        with pytest.raises(UserError, match="--vocab-size"):
+        with pytest.raises(UserError, match="vocab"):
             requested_size(name)
 
 
