@@ -164,6 +164,11 @@ def test_what_cannot_be_evaluated_is_one_line(run, tmp_path, capsys):
     assert "temperature" in refused(capsys, run, "--tasks", "arithmetic", "--temperature", -1)
     assert "unknown reward" in refused(capsys, run, "--tasks", "arithmetic", "--reward", "nope")
     assert "one YAML file" in refused(capsys, run, "--core", tmp_path)
+    (tmp_path / "lines.txt").write_text("a line of text\n" * 400)
+    other = tmp_path / "other"
+    words = ["--input", str(tmp_path / "lines.txt"), "--tokenizer", "bpe-272", "--out", str(other)]
+    assert main(["data", "prepare", "text", *words]) == 0
+    assert f"--data {other}: its tokens are of another tokenizer" in refused(capsys, run, "--data", other)
     assert "not a run folder" in refused(capsys, tmp_path / "gone", "--tasks", "arithmetic")
 
 

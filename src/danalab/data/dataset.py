@@ -112,3 +112,9 @@ class Dataset(Vocabulary):
                     f"{self.store.shards[number].path}: token id {largest} >= vocab_size {vocab_size}; the tokens were "
                     f"written with {self.tokenizer_name}; give a larger --vocab-size, or leave it out"
                 )
+
+    def check_tokenizer(self, other: Tokenizer, named: str) -> None:
+        """Check that the tokens mean the same to `other`, which may have more. UserError: begins with `named`."""
+        own = self.tokenizer
+        if own.token_bytes()[: own.n_tokens].tolist() != other.token_bytes()[: own.n_tokens].tolist():
+            raise UserError(f"{named}: its tokens are of another tokenizer ({own.name})")

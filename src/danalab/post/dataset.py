@@ -102,7 +102,8 @@ class ConversationDataset(ChatDataset):
         if rows.n == 0:
             shortest = min(len(each.ids) for each in conversations)
             raise UserError(
-                f"{self.path} ({split}): no whole turn within --seq-len {seq_len}; shortest: {shortest}"
+                f"{self.path} ({split}): no whole turn with an answer within --seq-len {seq_len}; the shortest "
+                f"conversation has {shortest} tokens"
             )
         self.n_tokens = rows.n * seq_len
 

@@ -93,9 +93,7 @@ def _open(config: SftConfig) -> Dataset:
     )
     if config.replay is not None:
         replay = open_data(config.replay)
-        ours, theirs = dataset.tokenizer, replay.tokenizer
-        if theirs.token_bytes()[: theirs.n_tokens].tolist() != ours.token_bytes()[: theirs.n_tokens].tolist():
-            raise UserError(f"--replay {config.replay}: its tokens are of another tokenizer ({theirs.name})")
+        replay.check_tokenizer(dataset.tokenizer, f"--replay {config.replay}")
         return ReplayedDataset(dataset, replay, config.replay_share)
     return dataset
 

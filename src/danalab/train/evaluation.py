@@ -18,10 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from danalab.data import open_data
+from danalab.data.dataset import Dataset
 from danalab.data.open import is_there
+from danalab.data.tokenizers import Tokenizer
 from danalab.errors import UserError
 from danalab.train.parallel.world import World
-from danalab.train.run.open import open_run
+from danalab.train.run.open import Run, open_run
 from danalab.train.step.loss import IGNORED
 from danalab.train.system.device import autocast_context, autocast_dtype, choose_device
 
@@ -174,16 +176,16 @@ def evaluate_run(
     chosen = choose_device(device)
     loaded = run.load_model(step, chosen)
     dataset.check_vocab(loaded.model.config.vocab_size)
+    ours, theirs = _tokenizer_of(run), _tokenizer_of(dataset)
+    if data is not None and ours is not None and theirs is not None:
+        dataset.check_tokenizer(ours, f"--data {data}")
     if config.get("document_mask"):
         loaded.model.document_token = dataset.eos_id
     autocast = autocast_context(autocast_dtype(run.config["config"]["dtype"], chosen), chosen)
-    try:
-        token_bytes = run.tokenizer.token_bytes() if data is None else dataset.token_bytes
-    except UserError:
-        token_bytes = None
+    tokenizer = ours if data is None else theirs
     evaluator = ValidationLoss(
         dataset.sequential(config["seq_len"]),
-        token_bytes,
+        None if tokenizer is None else tokenizer.token_bytes(),
         batch_size=batch_size or config["batch_size"],
         n_fixed=0,
         autocast=autocast,
@@ -193,6 +195,13 @@ def evaluate_run(
     assert result is not None
     perplexity = math.exp(min(result.loss, 700.0))
     return replace(result, perplexity=perplexity, step=loaded.step, split=split)
+
+
+def _tokenizer_of(holder: Run | Dataset) -> Tokenizer | None:
+    try:
+        return holder.tokenizer
+    except UserError:
+        return None
 
 
 def _data_of(record: dict[str, Any], folder: str | Path) -> str:

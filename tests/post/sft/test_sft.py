@@ -240,7 +240,7 @@ BAD = {
     "no such file": (["--run", "BASE", "--data", "absent.jsonl"], "absent.jsonl: No such file"),
     "no such task": (["--run", "BASE", "--data", "arithmetik"], "unknown task 'arithmetik' (did you mean"),
     "too long": (["--run", "BASE", "--data", "CHATS", "--seq-len", "65"], "--seq-len 65: the context of"),
-    "too short": (["--run", "BASE", "--data", "CHATS", "--seq-len", "4"], "no whole turn within"),
+    "too short": (["--run", "BASE", "--data", "CHATS", "--seq-len", "4"], "no whole turn with an answer"),
     "a model flag": (["--run", "BASE", "--data", "CHATS", "--d-model", "64"], "unknown flag --d-model"),
     "no run": (["--data", "CHATS"], "RUN is needed"),
     "a bad share": (

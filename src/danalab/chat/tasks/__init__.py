@@ -66,6 +66,10 @@ def make_task(text: str, **defaults: Any) -> tuple[Task, float]:
     weight = settings.pop("weight")
     if not 0 < weight < float("inf"):
         raise UserError(f"task {text}: weight is {weight}; it must be a positive number")
+    try:
+        inspect.signature(make).bind(**settings)
+    except TypeError as error:
+        raise UserError(f"task {text}: {error}") from None
     return make(**settings), weight
 
 
