@@ -109,7 +109,9 @@ class Optimizer(torch.optim.Optimizer):
         except ValueError:
             self.param_groups.pop()
             raise
-        group.setdefault("peak_lr", float(group["lr"]) * group.get("lr_scale", 1.0))  # timm's schedulers scale
+        group.setdefault(
+            "peak_lr", float(group["lr"]) * group.get("lr_scale", 1.0)
+        )  # timm's schedulers scale
         for p in group["params"]:
             if p.requires_grad and not p.is_meta:  # others get their state when they move
                 self.state[p] = self._fresh(group, p)
@@ -159,7 +161,9 @@ class Optimizer(torch.optim.Optimizer):
                 saved = state_dict["state"].get(next(ids), {})
                 for key, fresh in (self._fresh(group, p) if saved else {}).items():
                     if key not in saved:
-                        raise ValueError(f"{type(self).__name__}: the state of another optimizer, without {key}")
+                        raise ValueError(
+                            f"{type(self).__name__}: the state of another optimizer, without {key}"
+                        )
                     if fresh.shape != saved[key].shape:
                         raise ValueError(f"{type(self).__name__}: {key} has the shape of another model")
                     self.state[p][key] = fresh.copy_(saved[key].detach())

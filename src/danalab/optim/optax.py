@@ -310,7 +310,9 @@ def _member(
             wd_ts = horizon / 10
         weight_decay, bound = omega / wd_ts, LogTimeOptimizer.decay_bound
     decays = not isinstance(weight_decay, Real) or weight_decay != 0
-    known = decays and (omega is not None or not isinstance(weight_decay, jax.core.Tracer) and weight_decay != 0)
+    known = decays and (
+        omega is not None or (not isinstance(weight_decay, jax.core.Tracer) and weight_decay != 0)
+    )
     if known and peak_lr is None and not isinstance(learning_rate, Real):
         raise UserError(
             "a learning-rate schedule, also in inject_hyperparams, with weight decay needs peak_lr: the decay "
