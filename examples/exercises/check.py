@@ -37,7 +37,9 @@ def log_lion(build, file):
                 if t == 1
                 else "average m or its share in the direction"
             )
-            said = f"step {t}: wrong {what}: parameters are {p.tolist()}, not {theta.tolist()}"
+            now, right = (", ".join(f"{x:.5g}" for x in values.tolist()) for values in (p, theta))
+            off = f"off by up to {(p - theta).abs().max():.1e}"
+            said = f"step {t}: wrong {what}: parameters are [{now}], not [{right}] ({off})"
             assert torch.allclose(p, theta, rtol=1e-12, atol=0), said
             saved = optimizer.state_dict()
             optimizer = build([p], **settings)

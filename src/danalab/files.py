@@ -190,12 +190,19 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def read_yaml(path: str | os.PathLike[str], *, own_tags: bool = False) -> Any:
-    """Parse a YAML file; `1e-3` is a number. `own_tags`: values with tags of an application's own (`!function`) are
-    None."""
+    """Parse a YAML file; `1e-3` is a number, and a key that appears twice is refused. `own_tags`: of another program,
+    whose values with tags of its own (`!function`) are None."""
     import yaml
 
     class Loader(_yaml_classes()[0]):
-        pass
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [] if own_tags else [key.value for key, _ in node.value if isinstance(key.value, str)]
+            for key in keys:
+                if keys.count(key) > 1:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"'{key}' appears twice", node.start_mark
+                    )
+            return super().construct_mapping(node, deep)
 
     if own_tags:
         Loader.add_multi_constructor("!", lambda loader, suffix, node: None)

@@ -19,6 +19,7 @@ from danalab.serve.chat_model import open_chat_model
 from danalab.serve.requests import ChatRequest, plan_chat
 
 CHATML = """\
+{{- bos_token }}
 {%- if messages[0].role != 'system' %}{{ '<|im_start|>system\\nBe helpful.<|im_end|>\\n' }}{% endif %}
 {%- for message in messages %}
 {%- if message.role == 'assistant' %}

@@ -85,6 +85,9 @@ def test_a_long_name_is_cut_and_stays_one_runs_own():
         ({"init": ["scaled-gpt", "ScaledGPT"]}, {}, "appears twice"),
         ({"dtype": ["float32", "fp32"]}, {}, "appears twice"),
         ({"distributed_backend": ["ddp", "nccl"]}, {}, "appears twice"),
+        ({"data": ["words", "./words/"]}, {}, "appears twice"),
+        ({"init_from": ["a/b", "a//b"]}, {}, "appears twice"),
+        ({"seed": [None, 0]}, {}, "appears twice"),
         ({"seed": [0]}, {"seed": 1}, "--seed is both fixed and in the grid"),
         ({"run_dir": ["a"]}, {}, "unknown key 'run_dir'"),
         ({"lr_multiplier": [1, 2]}, {"lr": 1e-3}, "both --lr and --lr-multiplier"),
@@ -109,6 +112,7 @@ def test_a_setting_out_of_range_or_of_the_wrong_type_is_refused_before_anything_
     for settings, what in (
         ({"heads": 0}, "--heads 0"),
         ({"heads": [3]}, "valid integer"),
+        ({"lr": {"a": 1}}, "valid number"),
         ({"heads": "three"}, "three"),
         ({"compile": "maybe"}, "maybe"),
         parse_settings(["iterations=10.5"], "10.5"),
@@ -119,7 +123,18 @@ def test_a_setting_out_of_range_or_of_the_wrong_type_is_refused_before_anything_
             cell.config(Path("run"))
 
 
-@pytest.mark.parametrize("text", ["- a", "grid: [1]", "grids: {}", "runs: [1]", "a: ["])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- a",
+        "grid: [1]",
+        "grids: {}",
+        "runs: [1]",
+        "a: [",
+        "grid: {lr: 1e-3, lr: 2e-3}",
+        "grid: {d-model: 32, d_model: 64}",
+    ],
+)
 def test_a_file_of_another_form_is_refused_by_name(tmp_path, text):
     file = tmp_path / "sweep.yaml"
     file.write_text(text)

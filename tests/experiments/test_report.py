@@ -154,9 +154,11 @@ def test_runs_are_compared_with_the_first_adamw(packed):
 def test_nothing_is_saved_against_a_run_that_diverged(packed):
     adamw, adana = (curves_of(packed, opt)[0] for opt in ("adamw", "adana"))
     adamw.summary["diverged"] = True
-    rows = compare([adamw, adana])
+    sound, lost = ["(baseline)", "(baseline)"], ["diverged", "-"]
+    assert [line[-2:] for line in comparison_table(compare([adamw, adana]))[1]] == [lost, sound]
+    rows = compare([adamw, adana], adamw.name)
     assert rows[1]["compute_saved"] is None
-    assert comparison_table(rows)[1][1][-2:] == ["diverged", "diverged"]
+    assert [line[-2:] for line in comparison_table(rows)[1]] == [sound, ["baseline diverged", "-"]]
 
 
 def test_a_comparison_writes_a_page_and_its_figures(packed, tmp_path, capsys):

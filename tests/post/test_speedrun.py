@@ -240,5 +240,5 @@ def test_the_presets_rate_is_of_its_optimizer_alone(tmp_path):
         config = Speedrun(SpeedrunConfig(out=tmp_path, opt=opt)).configuration("base")
         return config.lr_multiplier, config.optimizer_settings
 
-    assert base(None) == base("dana-muon") == (1.08, {"aux_lr_factor": 1.0, "normalise": None})
-    assert base("adana") == (None, {})
+    assert base(None) == base("dana-muon") == (0.72, {"aux_lr_factor": 1.0, "normalise": None})
+    assert base("adana") == (1.0, {})

@@ -64,7 +64,7 @@ def test_the_settings_of_jax_change_no_number():
     spectrum = draw(model).spectrum
     algorithm = standard("dana-decaying", alpha=1.0, beta=0.5, d=10, trace=model.trace)
     plain = simulate(spectrum, algorithm, 50).risk
-    with enable_x64(), jax.numpy_dtype_promotion("strict"), jax.disable_jit():
+    with enable_x64(), jax.numpy_dtype_promotion("strict"), jax.transfer_guard("disallow"), jax.disable_jit():
         assert np.array_equal(simulate(spectrum, algorithm, 50).risk, plain)
 
 

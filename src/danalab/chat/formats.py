@@ -230,4 +230,6 @@ def template_of(run: str | Path) -> ChatTemplate | None:
     opened = open_run(run)
     if opened.config.get("stage", "pretraining") == "pretraining":
         return None
-    return ChatTemplate(chat_template(), {}, ChatFormat(opened.tokenizer).stop_tokens[::-1])
+    tokenizer = opened.tokenizer
+    begins = {"bos_token": tokenizer.decode([tokenizer.bos_id])}
+    return ChatTemplate(chat_template(), begins, ChatFormat(tokenizer).stop_tokens[::-1])

@@ -11,7 +11,8 @@ class Flags(JsonFlags):
     run: Positional[tuple[Path, ...]] = setting(help="Run folders, or PACKED/NAME of a packed ladder.")
     baseline: str | None = setting(
         None,
-        "Name of the run that the others are compared with; default the first adamw run, else the first.",
+        "Name of the run that the others are compared with; default the first adamw run, else the first, of those that "
+        "did not diverge.",
     )
     out: Path | None = setting(
         None, "Folder for compare.md, loss-tokens.png, loss-compute.png (and .svg, -dark); default no files."

@@ -89,9 +89,10 @@ def _on_split(flags: Flags) -> tuple[Any, list[str]]:
         device=flags.device,
     )
     bpb = "" if result.bpb is None else f", {result.bpb:.4f} bits per byte"
+    perplexity = f"{result.perplexity:.2f}" if result.perplexity < 1e6 else "above a million"
     line = (
         f"{flags.run}, step {result.step}, {result.split}: {result.loss:.4f} nats/token (perplexity "
-        f"{result.perplexity:.2f}){bpb}, accuracy {result.accuracy:.2%}, over {result.tokens:,} tokens"
+        f"{perplexity}){bpb}, accuracy {result.accuracy:.2%}, over {result.tokens:,} tokens"
     )
     return result, [line]
 

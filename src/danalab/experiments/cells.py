@@ -8,6 +8,7 @@ runs:  [{opt: adamw, heads: 4, seed: 0}]                          # and these
 import hashlib
 import itertools
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
@@ -237,6 +238,8 @@ def _settings(loaded: Mapping[Any, Any], file: Path, names: Sequence[str] = ()) 
     settings = {}
     for given, value in loaded.items():
         key = str(given).replace("-", "_")
+        if key in settings:
+            raise UserError(f"{file}: {key} appears twice")
         if key in names and isinstance(value, dict):
             settings[key] = {str(name): _typed(str(name), each, file) for name, each in value.items()}
         else:
@@ -289,10 +292,11 @@ def expand(
         settings = {**fixed, **varied}
         if settings.get("lr") is not None and settings.get("lr_multiplier") is not None:
             raise UserError(
-                f"the run {name_of(varied)} has both --lr and --lr-multiplier, a factor on the law's own rate: "
+                f"the run {name_of(varied)} has both --lr and --lr-multiplier, a factor on the default rate: "
                 "leave one of them out"
             )
-        values = {key: comparable(key, value) for key, value in (_DEFAULTS | settings).items()}
+        given = {key: value for key, value in settings.items() if value is not None}
+        values = {key: comparable(key, value) for key, value in (_DEFAULTS | given).items()}
         same = json.dumps(values, sort_keys=True)
         if same in seen:
             raise UserError(
@@ -308,7 +312,7 @@ def expand(
 
 
 def comparable(key: str, value: Any) -> str | None:
-    """A setting as text that is equal for equal values: 1 and 1.0, adana and ADana."""
+    """A setting as text that is equal for equal values: 1 and 1.0, adana and ADana, data and ./data/."""
     if isinstance(value, (list, tuple)):
         return ",".join(str(comparable(key, each)) for each in value)
     if value is None:
@@ -318,8 +322,8 @@ def comparable(key: str, value: Any) -> str | None:
         return names.get(word_of(str(value)), word_of(str(value)))
     try:
         return repr(float(value))
-    except ValueError:
-        return str(value)
+    except (TypeError, ValueError):
+        return os.path.normpath(str(value))
 
 
 def _require_field(key: str) -> None:

@@ -13,7 +13,13 @@ import numpy as np
 
 from danalab.errors import UserError
 from danalab.experiments.formats import Table, as_markdown, or_dash, short
-from danalab.experiments.rows import ladder_file, optimizer_flops_of, read_ladder, validation_points
+from danalab.experiments.rows import (
+    has_diverged,
+    ladder_file,
+    optimizer_flops_of,
+    read_ladder,
+    validation_points,
+)
 from danalab.experiments.saving import Saved, compute_saved, first_crossing, smoothed
 from danalab.experiments.tuning import as_text, settings_of
 from danalab.files import write_atomically
@@ -42,7 +48,8 @@ class RunCurve:
     @property
     def final_loss(self) -> float:
         """Over the whole validation split where the run ended."""
-        return self.summary.get("val/loss", float(self.losses[-1]))
+        loss = self.summary.get("val/loss")
+        return float(self.losses[-1]) if loss is None else loss
 
 
 def read_curve(folder: Path) -> RunCurve:
@@ -59,6 +66,7 @@ def read_curve(folder: Path) -> RunCurve:
         settings = row["settings"] | {key: row[key] for key in ("opt", "lr", "seed")}
         name, params, points = row["name"], row["params"], validation_points(row)
         summary = {"status": row["status"], "val/loss": row["final_loss"], "time": row["seconds"]}
+        summary["diverged"] = has_diverged(row)
     if not points:
         raise UserError(f"{folder}: no validation loss in metrics.jsonl; was --eval-interval reached?")
     points = [point for point in points if point["tokens"] > 0] or points
@@ -81,7 +89,8 @@ def compare(curves: Sequence[RunCurve], baseline: str | None = None) -> list[Row
     if len(set(names)) < len(names):
         raise UserError(f"two runs have the same name: {', '.join(sorted(names))}")
     if baseline is None:
-        base = next((curve for curve in curves if curve.opt == "adamw"), curves[0])
+        sound = [curve for curve in curves if not _diverged(curve)] or curves
+        base = next((curve for curve in sound if curve.opt == "adamw"), sound[0])
     elif baseline in names:
         base = curves[names.index(baseline)]
     else:
@@ -116,7 +125,7 @@ def _row(curve: RunCurve, base: RunCurve) -> Row:
         "is_reached": saved is not None and saved.is_reached,
         "seconds": curve.summary.get("time"),
         "tokens_per_second": curve.summary.get("tokens_per_second"),
-        "status": curve.summary.get("status", "unfinished"),
+        "status": "diverged" if _diverged(curve) else curve.summary.get("status", "unfinished"),
         "is_baseline": curve is base,
     }
 
@@ -144,7 +153,7 @@ def comparison_table(rows: Sequence[Row]) -> Table:
     for row in rows:
         against, saved = ["(baseline)", "(baseline)"], row["compute_saved"]
         if saved is None and not row["is_baseline"]:
-            against = ["diverged", "diverged"]
+            against = [row["status"] if row["status"] == "diverged" else "baseline diverged", "-"]
         elif saved is not None:
             bound = "" if not row["is_bound"] else ">= " if row["is_reached"] else "<= "
             tokens = (

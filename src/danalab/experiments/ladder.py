@@ -48,7 +48,7 @@ SET_BY_THE_LADDER = {
     "opt": "opts",
     "seed": "seeds",
     "data_seed": "seeds",
-    "lr": "multipliers, which are factors on the law's rate",
+    "lr": "multipliers, which are factors on the default rate",
     "lr_multiplier": "multipliers",
 }
 """Settings that a ladder varies -> keys that give them."""
@@ -85,12 +85,12 @@ class LadderPlan(BaseModel):
     horizons: tuple[Positive, ...] = ()
     """f = tokens / (20 parameters) of every size; none: one horizon, that of `fixed`."""
     multipliers: tuple[Positive, ...] = Field((0.5, 1.0, 2.0), min_length=1)
-    """Factors on the learning rate that are tried first; one: the rate is not tuned. They multiply the law's rate; with
-    horizons, the best rate at the rung before."""
+    """Factors on the learning rate that are tried first; one: the rate is not tuned. They multiply the default rate;
+    with horizons, the best rate at the rung before."""
     trials: int | None = None
     """Number of settings that every optimizer tries on a rung; default its multipliers and dials and two more."""
     start: dict[str, Positive] = {}
-    """Optimizer -> factor on the law's rate, from which its multipliers start."""
+    """Optimizer -> factor on the default rate, from which its multipliers start."""
     decay_law: Literal["rules", "sqrt"] = "rules"
     """Strength of weight decay: rules (omega 4, or that of `fixed`) or sqrt."""
     dials: dict[str, dict[str, tuple[Any, ...]]] = {}

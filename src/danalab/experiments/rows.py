@@ -48,6 +48,7 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
     record = folder.read_config()
     config, plan, summary = record["config"], record["plan"], folder.read_summary() or {}
     losses = [row["val/loss"] for row in read_rows(folder.metrics_file) if "val/loss" in row]
+    is_sound = summary.get("status") == "finished" and not summary.get("diverged")
     return {
         "name": run.name,
         "run": os.path.relpath(run, base),
@@ -66,7 +67,7 @@ def row_of(run: Path, base: Path) -> dict[str, Any]:
         "tokens": summary.get("tokens"),
         "flops": summary.get("flops"),
         "optimizer_flops": optimizer_flops_of(config["opt"], config, summary.get("step")),
-        "final_loss": finite(summary.get("val/loss")) if summary.get("status") == "finished" else None,
+        "final_loss": finite(summary.get("val/loss")) if is_sound else None,
         "val_share": summary.get("val/share", 1.0),
         "best_loss": min(losses, default=None),
         "seconds": summary.get("time"),
@@ -85,7 +86,7 @@ def is_usable(row: Row) -> bool:
 
 
 def has_diverged(row: Row) -> bool:
-    """Whether the run ended by a loss that is not finite."""
+    """Whether the run ended by a loss that is not finite, or above that of random guessing."""
     return not is_usable(row) and row["status"] in ("nonfinite", "finished")
 
 

@@ -209,7 +209,7 @@ def optimizer_of(flags: Any, base: Run) -> dict[str, Any]:
     if flags.lr is None and same:
         settings["lr"] = flags.lr_fraction * theirs["lr"]
     elif flags.lr is None:
-        settings["lr_multiplier"] = flags.lr_fraction * (flags.lr_multiplier or 1.0)
+        settings["lr_multiplier"] = flags.lr_fraction * flags.lr_multiplier
     return settings
 
 

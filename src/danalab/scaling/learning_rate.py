@@ -173,8 +173,14 @@ def lr_law(arch: str, opt: str, kappa: float = KAPPA, batch: float = 32) -> tupl
 def law_rate(
     arch: str, opt: str, non_emb_params: float, kappa: float, tokens_per_step: int
 ) -> tuple[float, str]:
-    """(the law's rate for size P, held for small models; its source in words). UserError: unknown optimizer."""
+    """(the default rate for size P: the law's, held for small models, times `batch_factor`; its source in words).
+
+    UserError: unknown optimizer.
+    """
     law, source = lr_law(arch, opt, kappa, tokens_per_step / SEQUENCE)
+    if (factor := batch_factor(arch, opt, tokens_per_step)) < 1:
+        law = law.times(factor)
+        source += f", times {factor:.3g} for {tokens_per_step:,} tokens a step"
     least = (
         0
         if arch == "resonance" or law.d == 0

@@ -127,10 +127,17 @@ def enable_x64(on: bool = True) -> Any:
 @contextlib.contextmanager
 def own_settings(*, x64: bool) -> Iterator[None]:
     """JAX as the theory needs it, whatever the caller or the environment chose; that is left as it was."""
+    try:
+        jax.devices()
+    except RuntimeError as error:  # by $JAX_PLATFORMS
+        raise UserError(f"JAX has no device here: {str(error).splitlines()[0]}") from error
     with (
         enable_x64(x64),
         jax.numpy_dtype_promotion("standard"),
         jax.numpy_rank_promotion("allow"),
+        jax.transfer_guard("allow"),
+        jax.debug_nans(False),  # what diverges is drawn
+        jax.debug_infs(False),
         jax.disable_jit(False),  # loops of a hundred thousand steps must be compiled
     ):
         yield

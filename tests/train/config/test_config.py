@@ -13,7 +13,7 @@ from danalab.cli.app import main
 from danalab.errors import UserError
 from danalab.optim import settings_of as known_settings
 from danalab.optimizer_facts import FACTS, rates_to_try
-from danalab.scaling import plan
+from danalab.scaling import learning_rate, plan
 from danalab.train.config.resolve import resolve
 from danalab.train.config.train_config import TrainConfig
 from danalab.train.pretraining import evaluation_windows
@@ -54,7 +54,7 @@ def test_explicit_settings_win_over_the_rules():
     assert {name: getattr(config, name) for name in given} == given
 
 
-def test_lr_multiplier_scales_the_law_and_not_an_explicit_lr():
+def test_lr_multiplier_scales_the_default_rate_and_not_an_explicit_lr():
     law = resolve(TrainConfig(heads=4), Words()).lr
     assert resolve(TrainConfig(heads=4, lr_multiplier=2.0), Words()).lr == 2 * law
     assert resolve(TrainConfig(heads=4, lr_multiplier=2.0, lr=0.1), Words()).lr == 0.1
@@ -193,9 +193,10 @@ def test_the_default_rate_falls_with_the_batch_where_the_law_is_too_high(opt: st
         "seq_len": 128,
     }
     small = resolve(TrainConfig(**size, batch_size=8), Words())  # 1,024 tokens a step
-    law = resolve(TrainConfig(**size, batch_size=8, lr_multiplier=1.0), Words())
-    assert small.lr == pytest.approx(factor * law.lr)
-    assert ("for 1,024 tokens a step, times 0.25" in small.lr_source) == (factor < 1)
+    law = learning_rate(arch, opt, small.model.non_emb_params, global_batch=1024 / 2048)
+    assert small.lr == pytest.approx(factor * law)
+    assert ("times 0.25 for 1,024 tokens a step" in small.lr_source) == (factor < 1)
+    assert resolve(TrainConfig(**size, batch_size=8, lr_multiplier=2.0), Words()).lr == 2 * small.lr
 
 
 @pytest.mark.parametrize("opt", FACTS)

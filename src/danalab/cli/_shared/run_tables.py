@@ -9,7 +9,7 @@ from danalab.cli._shared.run_flags import SweepFlags
 from danalab.experiments.cells import Cell
 from danalab.experiments.estimate import estimate, total
 from danalab.experiments.formats import as_text
-from danalab.experiments.rows import without_points
+from danalab.experiments.rows import has_diverged, without_points
 from danalab.experiments.runs import Runner, open_ends
 from danalab.experiments.slurm import SlurmRunner
 from danalab.train.config.flags import Answer
@@ -67,7 +67,7 @@ def show_rows(folder: Path, rows: Sequence[dict[str, Any]], runner: Runner | Non
     best = min(losses, key=lambda row: row["final_loss"], default=None) if len(losses) > 1 else None
     columns: dict[str, Callable[[Any], str]] = {
         "run": lambda row: row["name"],
-        "status": lambda row: row["status"],
+        "status": lambda row: "diverged" if has_diverged(row) else row["status"],
         "parameters": lambda row: f"{row['params']:,}",
         "tokens": lambda row: f"{row['tokens'] or 0:,}",
         "peak lr": lambda row: _shown(row["lr"], ".3g"),

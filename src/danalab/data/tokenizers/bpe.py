@@ -156,7 +156,7 @@ def _checked_size(vocab_size: int) -> int:
         raise UserError(f"--vocab-size {vocab_size}: at most {_MAX_ID:,} are possible")
     if vocab_size < least:
         raise UserError(
-            f"--vocab-size is {vocab_size}; it must be at least {least} (256 bytes, {len(SPECIALS)} specials)"
+            f"a vocabulary of {vocab_size} tokens: it must have at least {least} (256 bytes, {len(SPECIALS)} specials)"
         )
     return vocab_size
 
@@ -193,11 +193,11 @@ def train_bpe(texts: Iterable[str], vocab_size: int, name: str | None = None) ->
         show_progress=False,
     )
     engine.train_from_iterator(_short_words(texts), trainer)
-    learned = engine.get_vocab_size()
-    if learned + len(SPECIALS) != vocab_size:
+    made = engine.get_vocab_size() + len(SPECIALS)
+    if made != vocab_size:
         raise UserError(
-            f"the text is too short for {vocab_size:,} tokens, it makes {learned + len(SPECIALS):,}; "
-            "take fewer (--tokenizer bpe-512, --vocab-size 512), or --tokenizer bytes"
+            f"the text is too short for {vocab_size:,} tokens, it makes {made}; "
+            f"take as many (--tokenizer bpe-{made}, --vocab-size {made}), or --tokenizer bytes"
         )
     engine.add_special_tokens(list(SPECIALS))
     return BpeTokenizer(engine, name)

@@ -48,8 +48,9 @@ class ChatTemplate:
 
     def save(self, folder: Path) -> None:
         """Add the template to the folder of a saved tokenizer."""
-        settings = {**_read(folder / _SETTINGS), **self.variables, "chat_template": self.text}
-        write_json(folder / _SETTINGS, settings)
+        # A saved tokenizer always names a bos_token; a template that had none must not see it.
+        own = {"bos_token": None, **self.variables, "chat_template": self.text}
+        write_json(folder / _SETTINGS, {**_read(folder / _SETTINGS), **own})
         if self.end_tokens:
             write_json(
                 folder / _GENERATION, {**_read(folder / _GENERATION), "eos_token_id": list(self.end_tokens)}

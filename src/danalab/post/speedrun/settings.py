@@ -71,7 +71,7 @@ class Preset:
     minutes: Mapping[str, float]
     """Expected share of each step in the time, in minutes of the machine that it was measured on."""
     lr_multiplier: float = 1.0
-    """Times the law's rate in the base run with `opt`."""
+    """Times the default rate in the base run with `opt`."""
     optimizer_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `opt`."""
     source_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -87,7 +87,7 @@ PRESETS: dict[str, Preset] = {
         source="stdlib",
         tokenizer="bpe-1024",
         opt="dana-muon",
-        lr_multiplier=1.08,     # 0.016: 240 steps are a fortieth of the law's horizon
+        lr_multiplier=0.72,     # 0.016: 240 steps are a fortieth of the law's horizon
         optimizer_settings={"aux_lr_factor": 1.0, "normalise": None},  # base loss 3.748
         base={
             "arch": "qwen3", "attention_gate": False, "d_model": 128, "n_layers": 4, "n_heads": 4, "seq_len": 512,

@@ -21,7 +21,6 @@ from danalab.models.config import GPT2_VOCAB, ModelConfig
 from danalab.optimizer_facts import OMEGA, canonical_name, facts_of
 from danalab.optimizer_facts import warmup_steps as usual_warmup
 from danalab.scaling.learning_rate import (
-    batch_factor,
     decay_factor,
     largest_decay,
     law_rate,
@@ -72,17 +71,13 @@ def resolve(
     if steps is None:
         steps = horizon(model, config.tokens_per_step, given.tokens_per_param, given.horizon_basis)
     warmup = usual_warmup(steps) if given.warmup_steps is None else given.warmup_steps
-    lr, source, multiplier = given.lr, "given", given.lr_multiplier
+    lr, source = given.lr, "given"
     if lr is None:
-        own = rules.rate(config)
-        lr, source = own or law_rate(
+        lr, source = rules.rate(config) or law_rate(
             model.arch, opt, model.non_emb_params, given.kappa, config.tokens_per_step
         )
-        if multiplier is None:
-            multiplier = 1.0 if own else batch_factor(model.arch, opt, config.tokens_per_step)
-            source += "" if multiplier == 1 else f", for {config.tokens_per_step:,} tokens a step"
-        lr *= multiplier
-        source += "" if multiplier == 1 else f", times {multiplier:.3g}"
+        lr *= given.lr_multiplier
+        source += "" if given.lr_multiplier == 1 else f", times {given.lr_multiplier:.3g}"
     omega = next(each for each in (given.omega, rules.omega(model.arch, opt), OMEGA) if each is not None)
     bound = given.decay_bound
     if bound is None:
@@ -97,7 +92,6 @@ def resolve(
         iterations=steps,
         warmup_steps=warmup,
         lr=lr,
-        lr_multiplier=1.0 if multiplier is None else multiplier,
         lr_source=source,
         omega=omega,
         weight_decay=decay,

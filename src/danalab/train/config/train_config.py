@@ -314,11 +314,8 @@ class OptimSettings(ScheduleSettings):
         main=True,
         aliases=("learning-rate",),
     )
-    lr_multiplier: Auto[NonNegative] = setting(
-        None,
-        "Factor on the fitted law's learning rate; default 1, less at a batch below 65,536 tokens where the law is too "
-        "high there. Has no effect on an explicit --lr.",
-        kind="input",
+    lr_multiplier: NonNegative = setting(
+        1.0, "Factor on the default learning rate; has no effect on an explicit --lr.", kind="input"
     )
     rules: Path | None = setting(
         None,
