@@ -19,6 +19,7 @@ from danalab.errors import MissingExtra, UserError
 
 try:
     import jax
+    import jax.core
     import jax.numpy as jnp
     import optax
 except ImportError as error:
