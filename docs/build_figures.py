@@ -80,19 +80,16 @@ def against_adamw(axes: Axes, theme: str, curves: dict[str, tuple[list, list]], 
     for opt, (x, y) in curves.items():
         kept = [(a, b) for a, b in zip(x, y, strict=True) if a >= first]
         axes.plot(*zip(*kept, strict=True), color=color[opt], linewidth=2.5)
-    ends = sorted((y[-1], opt) for opt, (_, y) in curves.items())
-    (low, high), place = axes.get_ylim(), -np.inf
-    farthest = max(x[-1] for x, _ in curves.values())
-    for loss, opt in ends:
-        place = max(loss, place + 0.09 * (high - low))  # names do not overlap
-        axes.annotate(NAMES[opt], (farthest, place), xytext=(6, 0), textcoords="offset points",
-                      color=color[opt], va="center", fontweight="bold")  # fmt: skip
+    low, high = axes.get_ylim()
+    for opt, (x, y) in curves.items():
+        axes.annotate(NAMES[opt], (x[-1], y[-1]), xytext=(6, 4 if opt == "adamw" else -14), textcoords="offset points",
+                      color=color[opt], fontweight="bold")  # fmt: skip
     end, final = (values[-1] for values in curves["adamw"])
     reached = min(first_crossing(*map(np.array, curve), final) or end for curve in curves.values())
     axes.annotate(
         "", (reached, final), xytext=(end, final), arrowprops={"arrowstyle": "->", "color": ink, "lw": 1.6}
     )
-    axes.set_ylim(low - 0.12 * (high - low), high)
+    axes.set_ylim(low - 0.2 * (high - low), high)
     words = f"arrow: same loss, {100 * (1 - reached / end):.0f}% less compute"
     axes.annotate(words, (0.03, 0.05), xycoords="axes fraction", color=ink)
     axes.set_ylabel("validation loss [nats/token]")

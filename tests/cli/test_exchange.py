@@ -258,30 +258,37 @@ def test_a_tied_weight_that_is_stored_under_its_other_name_is_found(tmp_path):
     assert_imported(tmp_path / "model", model)
 
 
-@pytest.mark.parametrize("by_rule", [True, False])
-def test_what_a_tokenizer_puts_before_a_text_is_kept(tmp_path, by_rule):
+@pytest.mark.parametrize("begins", ["by rule", "by setting", "not"])
+def test_the_tokens_of_a_tokenizer_and_what_it_puts_before_a_text_are_kept(tmp_path, begins):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     engine = Tokenizer(
         models.BPE({c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
     )
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
-    engine.add_special_tokens(["<s>", "</s>"])
-    if by_rule:
+    engine.add_special_tokens(["<s>", "</s>", "<pad>"])
+    if begins == "by rule":
         engine.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])  # pyright: ignore
     tiny_llama(0, vocab_size=320).save_pretrained(tmp_path / "model")
     engine.save(str(tmp_path / "model" / "tokenizer.json"))
-    settings = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": not by_rule}
+    settings: dict[str, object] = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "unk_token": "</s>",
+    }
+    settings["add_bos_token"] = begins == "by setting"
     (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
     assert main(["import", str(tmp_path / "model"), "--out", str(tmp_path / "run")]) == 0
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
-    assert open_text_generator(tmp_path / "run").encode("a") == [
-        256,
-        *open_run(tmp_path / "run").tokenizer.encode("a"),
-    ]
+    before = [] if begins == "not" else [256]
+    text = [*before, *open_run(tmp_path / "run").tokenizer.encode("a")]
+    assert open_text_generator(tmp_path / "run").encode("a") == text
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert (config["bos_token_id"], config["eos_token_id"]) == (256, 257)
-    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("a").input_ids[0] == 256
+    assert [config[f"{name}_token_id"] for name in ("bos", "eos", "pad")] == [256, 257, 258]
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert read("a").input_ids == text
+    assert (read.bos_token, read.eos_token, read.pad_token) == ("<s>", "</s>", "<pad>")
 
 
 def test_variants_of_the_weights_are_named(capsys, tmp_path):

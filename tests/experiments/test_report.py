@@ -2,8 +2,10 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from danalab.cli.app import main
@@ -145,6 +147,15 @@ def test_runs_are_compared_with_the_first_adamw(packed):
     assert {line.get_marker() for line in loss_figure(curves).axes[0].lines} == {
         "o"
     }  # of one evaluation, too
+    fall = replace(
+        curves[0],
+        tokens=np.array([1, 10, 100, 200]),
+        compute=np.array([1.0, 10.0, 100.0, 200.0]),
+        losses=np.array([9.0, 8.0, 4.0, 3.0]),
+    )
+    assert (
+        10 < loss_figure([fall]).axes[0].get_xlim()[0] < 100
+    )  # no empty half where losses are above the figure
     with pytest.raises(UserError, match="two runs have the same name"):
         compare([curves[0], curves[0]])
     with pytest.raises(UserError, match="--baseline x is not among"):

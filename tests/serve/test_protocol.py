@@ -180,7 +180,9 @@ def test_a_body_over_the_limit_is_refused_with_and_without_its_length(client):
 def test_unknown_paths_and_methods_have_errors_in_the_same_form(client):
     assert client.get("/v1/nothing").json()["error"]["type"] == "invalid_request_error"
     assert client.get(CHAT).status_code == 404
-    assert client.post("/v1/nothing", json={}).status_code == 405
+    refused = client.post("/v1/embeddings", json={})
+    assert refused.status_code == 404
+    assert "no POST /v1/embeddings" in refused.json()["error"]["message"]
     assert client.get("/v1/models/none").status_code == 404
 
 

@@ -255,6 +255,12 @@ def loss_figure(
     drawing.zoom(
         axes, [float(curve.losses[-1]) for curve in curves], max(float(curve.losses[0]) for curve in curves)
     )
+    top = axes.get_ylim()[1]
+    shown = [
+        x for each in curves for x, loss in zip(getattr(each, axis), each.losses, strict=True) if loss <= top
+    ]
+    if shown:
+        axes.set_xlim(left=0.9 * min(shown) or None)  # the first fall of losses is above the figure
     if axis == "tokens":
         drawing.counts(axes.xaxis)
     drawing.legend(figure)

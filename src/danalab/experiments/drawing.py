@@ -65,6 +65,8 @@ def group(
     """Means of groups of values, with bars from the lowest to the highest; hollow for single values."""
     groups = list(groups)
     kind = {**look(opt), "linestyle": "", "label": label, **line}
+    if all(len(values) == 1 for _, values in groups):  # the legend's entry, too
+        kind["markerfacecolor"] = matplotlib.rcParams["axes.facecolor"]
     axes.plot([x for x, _ in groups], [float(np.mean(values)) for _, values in groups], **kind)
     hollow(axes, [(x, values[0]) for x, values in groups if len(values) == 1], kind)
     for x, values in groups:

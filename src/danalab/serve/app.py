@@ -70,6 +70,7 @@ def create_app(
         Route("/v1/conversations", api.conversations, methods=["POST"]),
         Route("/v1/models", api.models),
         Route("/v1/models/{name:path}", api.model),
+        Route("/v1/{path:path}", api.unknown, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
         Route("/health", api.health),
         Mount("/", StaticFiles(directory=PAGE, html=True)),
     ]
@@ -126,6 +127,12 @@ class Api:
             return [conversation.as_dict() for _, conversation in conversations_in(file)]
 
         return json_answer({"conversations": await run_in_threadpool(read)})
+
+    async def unknown(self, request: Request) -> Response:
+        """What OpenAI's API has, and this one has not."""
+        raise RequestError(
+            404, f"this server has no {request.method} {request.url.path}; see docs/serving.md"
+        )
 
     async def models(self, _: Request) -> Response:
         """GET /v1/models."""

@@ -83,7 +83,8 @@ def draw_curves(study: Study) -> Figure:
         )
     title = f"alpha = {p['alpha']:g}, beta = {p['beta']:g}, v = {p['v']}, d = {p['d']}, B = {p['batch']}"
     labels = "steps t + 1", "population risk P = MSE / 2", "lower left"
-    label(left, title, *labels, ylim=(0.2 * float(a["limit"]) or None, None))
+    label(left, title, *labels, ylim=(0.03 * float(a["limit"]) or None, None))
+    left.legend(loc="lower left", ncols=2, frameon=True, edgecolor="none", framealpha=1)  # below the limit
     label(middle, f"{p['runs']} stochastic runs", *labels)
     title = "equation in log time against the exact mean"
     label(right, title, "steps t + 1", "difference [%]", "lower right", "x")

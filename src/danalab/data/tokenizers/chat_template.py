@@ -43,18 +43,28 @@ class ChatTemplate:
             "eos_token_id", _read(folder / "config.json").get("eos_token_id")
         )
         ids = tuple(each for each in (ends if isinstance(ends, list) else [ends]) if isinstance(each, int))
-        spellings = {name: spelling(settings.get(name)) for name in _NAMED_TOKENS}
-        return cls(text, {name: text for name, text in spellings.items() if text}, ids)
+        return cls(text, named_tokens(folder), ids)
 
     def save(self, folder: Path) -> None:
         """Add the template to the folder of a saved tokenizer."""
         # A saved tokenizer always names a bos_token; a template that had none must not see it.
-        own = {"bos_token": None, **self.variables, "chat_template": self.text}
-        write_json(folder / _SETTINGS, {**_read(folder / _SETTINGS), **own})
+        name_tokens(folder, {"bos_token": None, **self.variables, "chat_template": self.text})
         if self.end_tokens:
             write_json(
                 folder / _GENERATION, {**_read(folder / _GENERATION), "eos_token_id": list(self.end_tokens)}
             )
+
+
+def named_tokens(folder: Path) -> dict[str, str]:
+    """Spellings of the tokens that the tokenizer of a folder names, e.g. bos_token."""
+    settings = _read(folder / _SETTINGS)
+    spellings = {name: spelling(settings.get(name)) for name in _NAMED_TOKENS}
+    return {name: text for name, text in spellings.items() if text}
+
+
+def name_tokens(folder: Path, names: Mapping[str, Any]) -> None:
+    """Add names of tokens, and other settings, to the saved tokenizer of a folder."""
+    write_json(folder / _SETTINGS, {**_read(folder / _SETTINGS), **names})
 
 
 def _read(file: Path) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from danalab.data.tokenizers.chat_template import ChatTemplate
+from danalab.data.tokenizers.chat_template import ChatTemplate, name_tokens, named_tokens
 from danalab.errors import UserError
 from danalab.files import fsync_path, read_json, write_atomically, write_json
 from danalab.inference.generator import TextGenerator
@@ -38,7 +38,6 @@ TOOL = (
     "`danalab chat` do so. `generate` alone invents the result."
 )
 """What an exported chat model needs."""
-_SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def export_run(
@@ -66,9 +65,15 @@ def export_run(
     except UserError as error:
         log.warning("exported without a tokenizer: %s", error)
     described["dtype"] = described["torch_dtype"] = dtype  # the first name is read from transformers 4.56 on
-    special: dict[str, int] = {} if tokenizer is None else dict.fromkeys(_SPECIAL_TOKENS, tokenizer.eos_id)
+    names: dict[str, str] = {}
+    special: dict[str, int] = {}
     if tokenizer is not None:
-        special["bos_token_id"] = tokenizer.bos_id
+        end = tokenizer.eos
+        names = {"bos_token": tokenizer.decode([tokenizer.bos_id]), "eos_token": end, "pad_token": end}
+        names |= named_tokens(run.folder.tokenizer_folder)  # an imported model keeps those of its source
+        known = tokenizer.specials
+        special = {f"{name}_id": known[text] for name, text in names.items() if text in known}
+        special.pop("unk_token_id", None)
     described |= special
     folder.mkdir(parents=True, exist_ok=True)
     stored = {name: tensor.detach().to(DTYPES[dtype]).contiguous() for name, tensor in weights.items()}
@@ -77,10 +82,7 @@ def export_run(
         write_atomically(folder / MODULE.name, MODULE.read_bytes())
     if tokenizer is not None:
         tokenizer.save(folder)
-        file = folder / "tokenizer_config.json"
-        settings = read_json(file)
-        more = {"pad_token": settings["eos_token"], "model_input_names": ["input_ids", "attention_mask"]}
-        write_json(file, {**settings, **more})
+        name_tokens(folder, {**names, "model_input_names": ["input_ids", "attention_mask"]})
     write_json(folder / "generation_config.json", {"_from_model_config": True, **special})
     if tokenizer is not None and template is not None:
         template.save(folder)
@@ -127,6 +129,7 @@ def import_folder(source: str | Path, out: str | Path) -> dict[str, Any]:
     with target.locked():
         if tokenizer is not None:
             tokenizer.save(target.tokenizer_folder)
+            name_tokens(target.tokenizer_folder, named_tokens(source))
         if template is not None:
             template.save(target.tokenizer_folder)
         write_weights(model, target.path)

@@ -56,8 +56,8 @@ class RunFolder:
             raise UserError(f"{self.path}: not a run folder ({what})")
         content = read_json(self.config_file)
         if isinstance(content, dict) and "model_type" in content and "config" not in content:
-            what = "a model in Hugging Face format: danalab chat --from reads it, danalab import makes a run of it"
-            raise UserError(f"{self.path}: not a run folder but {what}")
+            what = "chat, generate and serve read it with --from, danalab import makes a run of it"
+            raise UserError(f"{self.path}: not a run folder but a model in Hugging Face format: {what}")
         if isinstance(content, dict) and "budget" in content:
             raise UserError(
                 f"{self.config_file} was written before the settings of a run became one record; danalab at commit "
