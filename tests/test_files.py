@@ -124,7 +124,7 @@ def test_tags_of_another_program_are_passed_over_where_its_files_are_read(tmp_pa
     [
         ("~", "/home/me"), ("~/a b/c", "/home/me/a b/c"), ("$HOME/x", "/home/me/x"), ("${SCRATCH}/x", "/scratch/x"),
         ("./~", "./~"), ("./$HOME", "./$HOME"), ("a~", "a~"), ("a/~/b", "a/~/b"), ("a$HOME", "a$HOME"),
-        ("", ""), ("/x", "/x"),
+        ("/x", "/x"),
     ],
 )  # fmt: skip
 def test_a_leading_tilde_or_variable_is_expanded_as_in_a_shell(monkeypatch, given, expanded):
@@ -132,12 +132,16 @@ def test_a_leading_tilde_or_variable_is_expanded_as_in_a_shell(monkeypatch, give
     monkeypatch.setenv("SCRATCH", "/scratch")
     monkeypatch.setenv("SOMEWHERE", given)
     assert expand_home(given) == expanded
-    assert environment_path("SOMEWHERE") == (Path(expanded) if given else None)
+    assert environment_path("SOMEWHERE") == Path(expanded)
 
 
 def test_a_home_or_variable_that_is_unknown_makes_no_folder_of_its_name(monkeypatch):
     with pytest.raises(UserError, match=r"~nobody_here is the home of nobody.*; \./~nobody_here is a file"):
         expand_home("~nobody_here/x")
+    with pytest.raises(UserError, match="a path is empty"):
+        expand_home("")
+    monkeypatch.setenv("SOMEWHERE", "")
+    assert environment_path("SOMEWHERE") is None
     monkeypatch.setenv("SOMEWHERE", "$ABSENT_VARIABLE/x")
     with pytest.raises(UserError, match=r"^SOMEWHERE=\$ABSENT_VARIABLE/x in the environment: .*not set"):
         environment_path("SOMEWHERE")

@@ -44,8 +44,10 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
 def expand_home(path: str) -> str:
     """`path` with a leading `~`, `~USER`, `$NAME` or `${NAME}` expanded, as in a shell; `./~` is a file of that name.
 
-    UserError: there is no such user or variable, or a null character.
+    UserError: there is no such user or variable, a null character, or nothing.
     """
+    if not path:
+        raise UserError("a path is empty; `.` is this folder")
     if "\0" in path:
         raise UserError(f"{path!r}: no path has a null character")
     head, slash, rest = path.partition("/")

@@ -121,6 +121,7 @@ def test_the_script_asks_for_what_was_said(capsys):
         (("--gpus", "-1", "--", "--heads", "3"), "--gpus -1"),
         (("--", "--heads", "3", "--keep-last", "1"), "--keep-last 1"),
         (("--", "--hads", "3"), "unknown flag --hads"),
+        (("--bogus", "--", "--heads", "3"), "unknown flag --bogus"),
         (("--job-name", "a b", "--dry-run", "--", "--heads", "3"), "--job-name a b"),
     ],
 )

@@ -6,6 +6,7 @@ import copy
 import io
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -313,6 +314,35 @@ def test_sparse_gradients_and_states_of_others_are_refused():
     other = ADana([nn.Parameter(torch.ones(1))])
     with pytest.raises(ValueError, match="shape of another model"):
         optimizer.load_state_dict(other.state_dict())
-    foreign = torch.optim.AdamW(other.param_groups[0]["params"])
-    with pytest.raises(ValueError, match="ADana: the state of another optimizer"):
-        other.load_state_dict(foreign.state_dict())
+    params = other.param_groups[0]["params"]
+    for foreign in (torch.optim.AdamW(params), AdamWDecayingWD(params)):
+        with pytest.raises(ValueError, match="ADana: the state of another optimizer"):
+            other.load_state_dict(foreign.state_dict())
+        with pytest.raises(ValueError, match="AdamWDecayingWD: the state of another optimizer"):
+            AdamWDecayingWD(params).load_state_dict(other.state_dict())
+    with pytest.raises(ValueError, match="DanaStar: the state of another optimizer, without tau"):
+        DanaStar(params).load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize(
+    "build", [ADana, DanaStarMK4, AdEMAMix, lambda params: build_optimizer("adamw", params)]
+)
+def test_a_parameter_that_changed_its_shape_ends_the_step_in_words(build):
+    p = nn.Parameter(torch.ones(4))
+    optimizer = build([p])
+    for size in (4, 9):
+        p.grad, p.data = None, torch.ones(size)
+        p.grad = torch.ones(size)
+        if size == 4:
+            optimizer.step()
+    with pytest.raises(ValueError, match="build the optimizer anew"):
+        optimizer.step()
+
+
+def test_rates_are_numbers_of_numpy_too_and_those_that_timm_scales_have_a_scaled_peak():
+    p = nn.Parameter(torch.ones(4))
+    optimizer = ADana([{"params": [p], "lr_scale": 0.5}], lr=np.float32(0.25), omega=4.0, horizon=10)
+    group = optimizer.param_groups[0]
+    group["lr"] *= group["lr_scale"]
+    assert group["peak_lr"] == 0.125
+    assert decay_factor(group, 1) == 1 - decay_rate(group, 1)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from danalab.errors import UserError
-from danalab.optim import baselines
+from danalab.optim import baselines, build_optimizer
 
 pytorch_optimizer = pytest.importorskip("pytorch_optimizer")
 
@@ -70,10 +70,38 @@ def test_resume_is_bitwise_and_optimizers_can_be_pickled(name):
     whole, model = net(), net()
     want = trained(whole, getattr(baselines, name)(whole.parameters()))
     trained(model, optimizer := getattr(baselines, name)(model.parameters()), range(4))
-    pickle.dumps(optimizer)
     resumed = getattr(baselines, name)(model.parameters())
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert torch.equal(trained(model, resumed, range(4, 8)), want)
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_a_copy_of_model_and_optimizer_goes_on_as_they_do(name, copied):
+    model = net()
+    optimizer = build_optimizer(name, model)
+    trained(model, optimizer, range(4))
+    second = copied((model, optimizer))
+    assert torch.equal(trained(*second, range(4, 8)), trained(model, optimizer, range(4, 8)))
+
+
+@pytest.mark.parametrize("turned", ["gradients", "parameters"])
+def test_torchs_kernel_follows_gradients_and_parameters_of_another_memory_order(turned):
+    def run(change):
+        torch.manual_seed(0)
+        model = nn.Conv2d(3, 4, 3)
+        optimizer = baselines.adamw(model.parameters(), lr=0.01)
+        for step in range(4):
+            if change == "parameters" and step == 2:
+                model.to(memory_format=torch.channels_last)
+            for p in model.parameters():
+                p.grad = torch.randn(p.shape)
+                if change == "gradients" and p.ndim == 4:
+                    p.grad = p.grad.to(memory_format=torch.channels_last)
+            optimizer.step()
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    assert torch.equal(run(turned), run(None))
 
 
 @pytest.mark.parametrize("name", ["sf_adamw", "sf_sgd"])
@@ -119,8 +147,9 @@ def test_what_needs_whole_tensors_refuses_shards_in_a_line(name):
         getattr(baselines, name)([Sharded(torch.ones(2, 2))])
 
 
-def test_torch_kernel_is_left_out_where_a_parameter_has_gaps():
+def test_torch_kernel_is_left_out_where_a_parameter_has_gaps_or_is_complex():
     gaps = nn.Parameter(torch.ones(4, 4)[:, :2])
+    assert not baselines.adamw([nn.Parameter(torch.ones(2, dtype=torch.complex64))]).defaults["fused"]
     assert baselines.adamw([nn.Parameter(torch.ones(4))]).defaults["fused"]
     assert not baselines.adamw([gaps]).defaults["fused"]
 

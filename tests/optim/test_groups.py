@@ -83,6 +83,9 @@ def test_a_model_may_declare_kinds_and_what_does_not_decay():
     assert ("head", None, ["fc.weight"]) in groups
     assert ("head", 0.0, ["out.weight"]) in groups
     assert ("matrix", 0.0, ["conv.weight"]) in groups
+    inside = {n for group in decay_groups(nn.ModuleDict({"net": model}))[:1] for n, _ in group["params"]}
+    assert inside == {f"net.{n}" for group in decay_groups(model)[:1] for n, _ in group["params"]}
+    assert parameter_kinds(nn.Sequential(model))["0.fc.weight"] == "head"
 
 
 @pytest.mark.parametrize(

@@ -211,11 +211,30 @@ def test_both_forms_of_weight_decay_are_refused_together_and_omega_may_be_inject
     params = {"w": jnp.ones(3)}
     with pytest.raises(UserError, match="horizon and wd_ts both set"):
         optax.inject_hyperparams(adana)(learning_rate=0.1, omega=4.0, horizon=100, wd_ts=10).init(params)
-    injected = optax.inject_hyperparams(adana)(learning_rate=0.1, omega=4.0, horizon=100)
+    injected = optax.inject_hyperparams(adana)(learning_rate=0.1, omega=4.0, horizon=100, peak_lr=0.1)
     found, _ = injected.update(params, injected.init(params), params)
     plain = adana(0.1, omega=4.0, horizon=100)
     want, _ = plain.update(params, plain.init(params), params)
     np.testing.assert_allclose(found["w"], want["w"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("decay", [{"omega": 4.0, "horizon": 100}, {"weight_decay": 0.01}])
+@pytest.mark.parametrize("rate", [0.1, lambda step: 0.1 * step])
+def test_injected_rates_need_their_peak_and_masks_must_be_static(rate, decay):
+    params = {"w": jnp.ones(3), "b": jnp.ones(2)}
+    inject = optax.inject_hyperparams(adana)
+    with pytest.raises(UserError, match="peak_lr"):
+        inject(learning_rate=rate, **decay).init(params)
+    undecayed = inject(learning_rate=rate)
+    updates, _ = jax.jit(undecayed.update)(params, undecayed.init(params), params)
+    assert jnp.isfinite(updates["w"]).all()
+
+    def mask(tree):
+        return jax.tree.map(lambda x: x.ndim > 1, tree)
+
+    injected = inject(rate, **decay, peak_lr=0.1, decay_mask=mask)
+    with pytest.raises(UserError, match="static_args"):
+        injected.init(params)
 
 
 def test_the_members_have_one_signature_and_two_of_them_a_clip_too():

@@ -23,9 +23,9 @@ def list_optimizers(flags: ListFlags) -> Answer:
     found = [as_dict(name) for name in ([flags.opt] if flags.opt else names())]
     if flags.opt is not None:
         return Answer({"optimizers": found}, about(found[0]))
-    rows = [[one["name"], one["decay"], _rates(one), one["summary"]] for one in found]
+    rows = [[one["name"], one["decay"], _rates(one), one["summary"].split("; ")[0]] for one in found]
     headings = ["name", "decay", "rates to try", "summary"]
-    columns = shutil.get_terminal_size((160, 0)).columns
+    columns = min(shutil.get_terminal_size((110, 0)).columns, 110)
     lines = [
         *(_cut(line.rstrip(), columns) for line in as_text(headings, rows, left=4).splitlines()),
         "\ndecay: weight decay is multiplied by the learning rate (coupled), or only by the schedule (independent)."

@@ -1,6 +1,7 @@
 """Train a model, or continue a run by a stage: `danalab train`, `mid`, `sft`, `rl`; the same command resumes each."""
 
 import os
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -120,7 +121,8 @@ def ending(summary: dict[str, Any], folder: Path) -> str:
         lines.append(f"best evaluation: val loss {summary['best_loss']:.4f} at step {best}")
     if summary.get("diverged"):
         lines.append("warning: the run diverged (loss worse than random guessing); try a smaller --lr")
+    quoted = shlex.quote(str(folder))
     goes_on = "; the same command continues it" if status in ("interrupted", "stopped") else ""
     if status == "finished" and not summary.get("diverged"):
-        goes_on = f"; try danalab generate --run {folder}, or danalab compare {folder} ANOTHER"
+        goes_on = f"; try danalab generate --run {quoted}, or danalab compare {quoted} ANOTHER"
     return "\n".join([*lines, f"results in {folder}{goes_on}"])

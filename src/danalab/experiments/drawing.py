@@ -142,7 +142,7 @@ def legend(figure: Figure, *, laws: bool = False, unknown: str = "") -> None:
         paper = matplotlib.rcParams["axes.facecolor"]
         handles[unknown] = Line2D([], [], linestyle="", marker="o", color=soft(), markerfacecolor=paper)
     if handles:
-        room = max(int(figure.get_figwidth() / (0.45 + 0.07 * max(map(len, handles)))), 1)
+        room = max(int((figure.get_figwidth() + 0.2) / (0.65 + 0.073 * max(map(len, handles)))), 1)
         place: dict[str, Any] = {
             "loc": "outside upper left",
             "ncols": min(room, len(handles)),

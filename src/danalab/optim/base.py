@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -108,7 +109,9 @@ class Optimizer(torch.optim.Optimizer):
         except ValueError:
             self.param_groups.pop()
             raise
-        group.setdefault("peak_lr", float(group["lr"]))
+        group.setdefault(
+            "peak_lr", float(group["lr"]) * group.get("lr_scale", 1.0)
+        )  # timm's schedulers scale
         for p in group["params"]:
             if p.requires_grad and not p.is_meta:  # others get their state when they move
                 self.state[p] = self._fresh(group, p)
@@ -145,8 +148,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, but moments keep their own dtype, which torch would replace by the parameter's."""
-        pairs = zip(self.param_groups, state_dict["param_groups"], strict=False)  # torch checks lengths
-        if any(group.keys() & {"peak_lr", "delta"} - saved.keys() for group, saved in pairs):
+        own = {"peak_lr", *self._settings} - {"decay_bound"}
+        if any(own - saved.keys() for saved in state_dict["param_groups"]):
             raise ValueError(f"{type(self).__name__}: the state of another optimizer")
         fused = [group.get("fused") for group in self.param_groups]
         super().load_state_dict(state_dict)
@@ -157,10 +160,13 @@ class Optimizer(torch.optim.Optimizer):
             for p in group["params"]:
                 saved = state_dict["state"].get(next(ids), {})
                 for key, fresh in (self._fresh(group, p) if saved else {}).items():
-                    if key in saved and fresh.shape != saved[key].shape:
+                    if key not in saved:
+                        raise ValueError(
+                            f"{type(self).__name__}: the state of another optimizer, without {key}"
+                        )
+                    if fresh.shape != saved[key].shape:
                         raise ValueError(f"{type(self).__name__}: {key} has the shape of another model")
-                    if key in saved:
-                        self.state[p][key] = fresh.copy_(saved[key].detach())
+                    self.state[p][key] = fresh.copy_(saved[key].detach())
 
     def __getstate__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return {**super().__getstate__(), "_settings": self._settings}
@@ -359,7 +365,7 @@ def check_settings(owner: str, settings: Mapping[str, Any]) -> None:
             continue
         value = settings[name]
         for number in value if isinstance(value, (tuple, list)) else (value,):
-            is_number = isinstance(number, (int, float, Tensor)) and not isinstance(number, bool)
+            is_number = isinstance(number, (Real, Tensor)) and not isinstance(number, bool)
             if not is_number:
                 raise ValueError(f"{owner}: {name} is {value!r}; it must be a number, {words}")
             if not test(float(number)):

@@ -53,7 +53,8 @@ def adamw(
             or p.is_contiguous(memory_format=_CHANNELS_LAST.get(p.ndim, torch.contiguous_format))
             for p in tensors_in(groups)
         )
-    return torch.optim.AdamW(
+        fused = fused and all(p.is_floating_point() for p in tensors_in(groups))
+    optimizer = torch.optim.AdamW(
         groups,
         lr=lr,
         betas=betas,
@@ -63,6 +64,24 @@ def adamw(
         maximize=maximize,
         fused=fused,
     )
+    if fused:
+        optimizer.register_step_pre_hook(_same_layout)
+    return optimizer
+
+
+def _same_layout(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """torch's kernel goes through memory in order: gradients and moments must lie there as their parameter."""
+    for p in tensors_in(optimizer.param_groups):
+        if p.grad is None or hasattr(p, "to_local") or p.grad.layout is not torch.strided:
+            continue
+        if p.grad.stride() != p.stride():
+            p.grad = torch.empty_like(p).copy_(p.grad)
+        state = optimizer.state.get(p, {})
+        for name in state.keys() - {"step"}:
+            if state[name].shape != p.shape:
+                raise ValueError("adamw: a parameter has changed its shape; build the optimizer anew")
+            if state[name].stride() != p.stride():
+                state[name] = torch.empty_like(p).copy_(state[name])
 
 
 def sgd(

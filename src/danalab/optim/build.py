@@ -4,6 +4,7 @@ The name may also be an address: `FILE.py:NAME` or `module:NAME` of a class or f
 `NAME(params, lr=..., **settings)`, such as `pytorch_optimizer:Adan`.
 """
 
+import copyreg
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -126,7 +127,16 @@ def build_optimizer(
         base.__module__.startswith("pytorch_optimizer") for base in type(optimizer).__mro__
     ):  # their steps are wrong inside a compiled graph
         optimizer.step = MethodType(torch._disable_dynamo(type(optimizer).step), optimizer)
+        copyreg.pickle(type(optimizer), _with_attributes)  # pyright: ignore[reportArgumentType]
     return optimizer
+
+
+def _with_attributes(optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
+    """How a library's optimizer is copied and pickled: with its own attributes, which torch's classes lack."""
+    state = {
+        key: value for key, value in vars(optimizer).items() if not key.startswith("_") and key != "step"
+    }
+    return copyreg.__newobj__, (type(optimizer),), state  # pyright: ignore[reportAttributeAccessIssue]
 
 
 # ---- settings, as the command line, YAML and the documentation show them ----

@@ -31,8 +31,7 @@ _NORM = re.compile(r"norm", re.IGNORECASE)
 def parameter_kinds(model: nn.Module) -> dict[str, str]:
     """Kind of each parameter, by its name in `model.named_parameters()`."""
     model = unwrapped(model)
-    declare: Any = getattr(model, "parameter_kinds", None)
-    declared: Any = declare() if callable(declare) else {}
+    told = dict(declared(model, "parameter_kinds"))
     modules = dict(model.named_modules())
     tables = [module for module in modules.values() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
     shared = {id(table.weight) for table in tables}
@@ -44,8 +43,8 @@ def parameter_kinds(model: nn.Module) -> dict[str, str]:
             raise ValueError("FSDP1 keeps parameters as flat shards without rows; use FSDP2 (fully_shard)")
         path, _, own = name.rpartition(".")
         owner = modules.get(path)
-        if name in declared:
-            kinds[name] = declared[name]
+        if name in told:
+            kinds[name] = told[name]
         elif p.ndim < 2 or _NORM.search(type(owner).__name__):
             kinds[name] = "vector"
         elif id(p) in shared:
@@ -90,11 +89,21 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def undecayed(model: nn.Module) -> set[str]:
-    """Names in the model's `no_weight_decay()`, as of timm's, or marked by `_no_weight_decay`."""
-    method: Any = getattr(model, "no_weight_decay", None)
+    """Names in a module's `no_weight_decay()`, as of timm's models, or marked by `_no_weight_decay`."""
     marked = {name for name, p in model.named_parameters() if getattr(p, "_no_weight_decay", False)}
-    listed: Any = method() if callable(method) else ()
-    return {*marked, *listed}
+    return marked | {name for name, _ in declared(model, "no_weight_decay")}
+
+
+def declared(model: nn.Module, method: str) -> list[tuple[str, Any]]:
+    """(name, value) of each parameter that the model or one of its modules names in this method; without
+    values the name itself. Inner modules come last: a model inside a wrapper speaks for itself."""
+    found: list[tuple[str, Any]] = []
+    for path, module in model.named_modules():
+        declare: Any = getattr(module, method, None)
+        names: Any = declare() if callable(declare) else ()
+        values = names if isinstance(names, dict) else {name: name for name in names}
+        found += [(f"{path}.{name}" if path else name, value) for name, value in values.items()]
+    return found
 
 
 def decay_groups(model: nn.Module) -> list[dict[str, Any]]:

@@ -115,6 +115,11 @@ def step_natively(rule: Rule, moving: list[Moving]) -> list[Moving]:
     for each in moving:
         group, p, g, state = each
         m = state[names[0]]
+        if not p.shape == g.shape == m.shape:
+            raise ValueError(
+                f"a parameter of shape {tuple(p.shape)} has a state of {tuple(m.shape)} and a gradient of "
+                f"{tuple(g.shape)}; after a parameter has changed its shape, build the optimizer anew"
+            )
         layout = _FORMATS.get((p.dtype, m.dtype))
         if layout is None or g.dtype is not p.dtype or not m.is_cpu:
             rest.append(each)

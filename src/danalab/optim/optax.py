@@ -19,6 +19,7 @@ from danalab.errors import MissingExtra, UserError
 
 try:
     import jax
+    import jax.core
     import jax.numpy as jnp
     import optax
 except ImportError as error:
@@ -253,9 +254,11 @@ def dana_muon(
     """
     _check_omega(omega, horizon, weight_decay)
     if omega is not None:
-        rate = peak_lr if callable(learning_rate) else learning_rate
+        rate: Any = learning_rate if peak_lr is None and isinstance(learning_rate, Real) else peak_lr
         if rate is None or horizon is None:
-            raise UserError("omega needs horizon, and with a learning-rate schedule peak_lr")
+            raise UserError(
+                "omega needs horizon, and with a schedule, also in inject_hyperparams, the peak_lr"
+            )
         decay: Any = omega / (rate * horizon)
         weight_decay = min(decay, 1.0) if isinstance(decay, Real) else jnp.minimum(decay, 1.0)  # pyright: ignore
         wd_ts = horizon
@@ -308,9 +311,13 @@ def _member(
             wd_ts = horizon / 10
         weight_decay, bound = omega / wd_ts, LogTimeOptimizer.decay_bound
     decays = not isinstance(weight_decay, Real) or weight_decay != 0
-    if callable(learning_rate) and decays and peak_lr is None:
+    known = decays and (
+        omega is not None or (not isinstance(weight_decay, jax.core.Tracer) and weight_decay != 0)
+    )
+    if known and peak_lr is None and not isinstance(learning_rate, Real):
         raise UserError(
-            "a learning-rate schedule with weight decay needs peak_lr: the decay follows lr / peak_lr"
+            "a learning-rate schedule, also in inject_hyperparams, with weight decay needs peak_lr: the decay "
+            "follows lr / peak_lr"
         )
 
     def step(
@@ -324,7 +331,8 @@ def _member(
         rate: Any = weight_decay if wd_ts is None else weight_decay / (1 + t / wd_ts)
         if bound is not None:
             rate = jnp.minimum(rate, jnp.minimum(bound * peak, 0.5))
-        return moved * (1 - jnp.minimum(lr / peak, 1.0) * rate), state
+        share = 1.0 if peak_lr is None else jnp.minimum(lr / peak_lr, 1.0)
+        return moved * (1 - share * rate), state
 
     return _transformation(learning_rate, step, with_tau=with_tau, mask=decay_mask)
 
@@ -346,7 +354,7 @@ def _transformation(
     def facts(params: Any, tree: Any) -> list[tuple[Any, Any]]:
         """(kind or mask, shape as a matrix or None) of each parameter."""
         if matrices is None:
-            return [(masked, None) for masked in _choice(True if mask is None else mask, params, tree)]
+            return [(masked, None) for masked in _choice(mask, params, tree)]
         named = [
             (jax.tree_util.keystr(path, simple=True, separator="."), jnp.shape(p))
             for path, p in jax.tree_util.tree_leaves_with_path(params)
@@ -429,9 +437,14 @@ def matrix_shape(path: str, shape: tuple[int, ...], kind: str) -> tuple[int, ...
 
 
 def _choice(choice: Any, params: Any, tree: Any) -> list[Any]:
-    """The truth value of each parameter: of one, a tree of them, or a function that gives a tree."""
-    if isinstance(choice, bool):
-        return [choice] * tree.num_leaves
+    """The truth value of each parameter: of a tree of them, or a function that gives a tree; None: all true."""
+    if choice is None:
+        return [True] * tree.num_leaves
+    if isinstance(choice, bool) and tree.num_nodes > 1:
+        raise UserError(
+            f"decay_mask or matrices is {choice}; it must be a tree of booleans or a function of the parameters, "
+            "which optax.inject_hyperparams takes in static_args"
+        )
     return tree.flatten_up_to(choice(params) if callable(choice) else choice)
 
 

@@ -356,10 +356,10 @@ def _parsed(flags_type: type, words: Sequence[str], prog: str) -> dict[str, Any]
     if theirs & given.keys():
         original.take_over(given)
     many = [name for name, hint in hints.items() if is_positional(hint) and "tuple[" in str(hint)]
-    if rest and many:
+    if unexpected := extra if many else [*extra, *rest]:
+        _refuse(unexpected, list(parser._option_string_actions), prog)
+    if rest:
         given[many[-1]] = [*given.get(many[-1], []), *rest]
-    elif extra or rest:
-        _refuse([*extra, *rest], list(parser._option_string_actions), prog)
     return given
 
 

@@ -95,7 +95,7 @@ class RunFolder:
         try:
             _take(descriptor, self.path)
             yield
-        except UserError:
+        except (UserError, KeyboardInterrupt):
             if is_new and not self.config_file.is_file():
                 shutil.rmtree(self.path)
             raise
