@@ -207,7 +207,8 @@ def expand_paths(value: str, hint: Any) -> str:
     """The text of a setting, with `danalab.files.expand_home` where the field's annotation `hint` has paths."""
     if Path in leaf_types(hint):
         return expand_home(value)
-    return ",".join(map(expand_home, value.split(","))) if "'path'" in str(hint) else value
+    paths = value and "'path'" in str(hint)  # an empty text may be a default: "the run's"
+    return ",".join(map(expand_home, value.split(","))) if paths else value
 
 
 # ---- the flags of a data class ----
