@@ -156,6 +156,10 @@ def test_in_context_tasks_of_a_run(run, tmp_path, capsys):
 
 def test_what_cannot_be_evaluated_is_one_line(run, tmp_path, capsys):
     assert "one kind of evaluation" in refused(capsys, run, "--tasks", "arithmetic", "--core", tmp_path)
+    assert "--data has no effect on --tasks" in refused(
+        capsys, run, "--tasks", "arithmetic", "--data", tmp_path
+    )
+    assert "--limit has no effect on --split; it is for --tasks, --core" in refused(capsys, run, "--limit", 3)
     assert "unknown task 'algebra'" in refused(capsys, run, "--tasks", "algebra")
     assert "--samples 4: at temperature 0" in refused(capsys, run, "--tasks", "arithmetic", "--samples", 4)
     assert "--limit 0: must be at least 1" in refused(capsys, run, "--tasks", "arithmetic", "--limit", 0)

@@ -98,7 +98,7 @@ def test_the_folder_of_another_speedrun_is_refused(finished, text, tmp_path):
         make(tmp_path, text).run()
 
 
-def test_a_missing_or_short_text_is_named_before_anything_is_made(tmp_path):
+def test_a_missing_or_short_text_or_bad_chats_are_named_before_anything_is_made(tmp_path):
     (tmp_path / "short.txt").write_text("Too short. " * 90)
     refusals = {
         "nosuch": "nosuch: no such file or folder",
@@ -108,6 +108,10 @@ def test_a_missing_or_short_text_is_named_before_anything_is_made(tmp_path):
         with pytest.raises(UserError, match=f"--text .*{words}"):
             make(tmp_path / "speed", (tmp_path / name,)).run()
         assert not (tmp_path / "speed").exists()
+    (tmp_path / "bad.jsonl").write_text('{"messages": []}\nno object\n')
+    with pytest.raises(UserError, match=r"bad\.jsonl"):
+        make(tmp_path / "speed", (), chats=(str(tmp_path / "bad.jsonl"),)).run()
+    assert not (tmp_path / "speed").exists()
 
 
 def test_a_stop_signal_ends_with_its_code_and_the_next_command_continues(finished, text, tmp_path):

@@ -73,6 +73,11 @@ def run(flags: Flags) -> Answer:
     if len(modes) > 1:
         raise UserError(f"{' and '.join(map(flag, modes))}: one kind of evaluation at a time")
     (mode,) = modes or ["split"]
+    for name, readers in _READ_BY.items():
+        if mode not in readers and getattr(flags, name) != getattr(Flags, name, None):
+            raise UserError(
+                f"{flag(name)} has no effect on {flag(mode)}; it is for {', '.join(map(flag, readers))}"
+            )
     result, lines = _EVALUATIONS[mode](flags)
     return Answer({"run": str(flags.run), **dataclasses.asdict(result)}, lines)
 
@@ -182,5 +187,13 @@ def _on_harness(flags: Flags) -> tuple[Any, list[str]]:
 
 _EVALUATIONS = {"split": _on_split, "tasks": _on_tasks, "core": _on_core, "lm_eval": _on_harness}
 """Kind of evaluation, by the flag that asks for it: flags -> (result, lines for people)."""
+
+_READ_BY = {
+    **dict.fromkeys(("split", "data"), ("split",)),
+    **dict.fromkeys(("samples", "temperature", "max_tokens", "reward", "seed", "show"), ("tasks",)),
+    **dict.fromkeys(("num_fewshot", "chat"), ("lm_eval",)),
+    "limit": ("tasks", "core", "lm_eval"),
+}
+"""Setting -> the kinds of evaluation that read it, of those that not all of them do."""
 
 VERBS = {"eval": (Flags, run)}

@@ -136,7 +136,7 @@ def tokenize(words: Sequence[str], chat: ChatFormat) -> list[TokenizedConversati
     """The conversations of files (FILE.jsonl) and tasks (NAME[:KEY=VALUE,...]); a UserError names a malformed line."""
     found: list[TokenizedConversation] = []
     for word in words:
-        before, pending = len(found), iter(_conversations_of(word))
+        before, pending = len(found), iter(conversations_of(word))
         while group := list(islice(pending, _TOGETHER)):
             for ids, mask in _rendered(group, chat):
                 found.append(TokenizedConversation(np.array(ids, np.int32), np.array(mask, bool)))
@@ -147,7 +147,7 @@ def tokenize(words: Sequence[str], chat: ChatFormat) -> list[TokenizedConversati
     return found
 
 
-def _conversations_of(word: str) -> Iterable[tuple[str, Conversation]]:
+def conversations_of(word: str) -> Iterable[tuple[str, Conversation]]:
     """(place, conversation) of a file, or of a task; the name of a task is one also beside a file of this name."""
     name, is_path = word.partition(":")[0], word.endswith((".jsonl", ".json")) or "/" in word
     is_file = Path(word).is_file() or (is_path and ":" not in word)

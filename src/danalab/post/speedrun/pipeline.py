@@ -20,6 +20,7 @@ from danalab.data import prepare
 from danalab.data.sources import TextSource
 from danalab.errors import UserError
 from danalab.files import read_json, validated, write_json
+from danalab.post.dataset import conversations_of
 from danalab.post.rl import configure as configure_rl
 from danalab.post.settings import STAGES, MidConfig, MidFlags, RlFlags, SftConfig, SftFlags
 from danalab.post.sft import configure
@@ -80,6 +81,11 @@ class Speedrun:
         if not file.is_file():
             if missing := [text for text in self.config.text if not text.exists()]:
                 raise UserError(f"--text {missing[0]}: no such file or folder")
+            for (
+                word
+            ) in self.config.chats:  # read now: they are needed after the base model, perhaps hours later
+                if not list(conversations_of(word)):
+                    raise UserError(f"--chats {word}: no conversation in it")
             least = 120 * self.preset.base["seq_len"]  # a tenth of which is some sequences to validate on
             size = TextSource(self.config.text).size_bytes() if self.config.text else None
             if size is not None and size < least:
