@@ -65,7 +65,7 @@ def test_answers_are_right():
         ("counting:syllables=0", "1 to 20"),
         ("arithmetic:max=0", "at least 1"),
         (":max=1", "unknown task ''"),
-        ("jsonl", "task jsonl: missing a required argument: 'path'"),
+        ("jsonl", "task jsonl: missing a required"),
     ],
 )
 def test_a_bad_specification_is_one_line_that_names_it(text, said):
