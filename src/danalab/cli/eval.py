@@ -191,6 +191,8 @@ _EVALUATIONS = {"split": _on_split, "tasks": _on_tasks, "core": _on_core, "lm_ev
 _READ_BY = {
     **dict.fromkeys(("split", "data"), ("split",)),
     **dict.fromkeys(("samples", "temperature", "max_tokens", "reward", "seed", "show"), ("tasks",)),
+    "trust_model_code": ("tasks",),
+    "batch_size": ("split", "tasks", "lm_eval"),
     **dict.fromkeys(("num_fewshot", "chat"), ("lm_eval",)),
     "limit": ("tasks", "core", "lm_eval"),
 }

@@ -196,13 +196,14 @@ def _locked(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        folder.mkdir(parents=True, exist_ok=True)  # one that was refused meanwhile has removed it
         try:
             yield
         except UserError:
             if is_new and not list(folder.glob("*.bin")):
-                shutil.rmtree(folder)
+                shutil.rmtree(folder, ignore_errors=True)
             elif not (folder / JOURNAL).is_file():
-                (folder / ".lock").unlink()
+                (folder / ".lock").unlink(missing_ok=True)
             raise
         # Only on success: from now on every process finds the manifest, whichever lock file it holds.
         (folder / ".lock").unlink(missing_ok=True)

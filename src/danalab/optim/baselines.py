@@ -72,11 +72,16 @@ def adamw(
 def _same_layout(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """torch's kernel goes through memory in order: gradients and moments must lie there as their parameter."""
     for p in tensors_in(optimizer.param_groups):
-        if p.grad is None or hasattr(p, "to_local") or p.grad.layout is not torch.strided:
+        grad, state = p.grad, optimizer.state.get(p, {})
+        if grad is None or grad.layout is not torch.strided:
             continue
-        if p.grad.stride() != p.stride():
-            p.grad = torch.empty_like(p).copy_(p.grad)
-        state = optimizer.state.get(p, {})
+        first = state.get("exp_avg", p)  # the other moments lie as this one
+        if (grad.stride() == p.stride() == first.stride() and first.shape == p.shape) or hasattr(
+            p, "to_local"
+        ):
+            continue
+        if grad.stride() != p.stride():
+            p.grad = torch.empty_like(p).copy_(grad)
         for name in state.keys() - {"step"}:
             if state[name].shape != p.shape:
                 raise ValueError("adamw: a parameter has changed its shape; build the optimizer anew")
